@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
+from sparring.components.foreign_keys import FOREIGN
+
 LINE = 1_200
 """Maximum number of characters in a line of a message."""
 MEANT = 3
@@ -59,9 +61,11 @@ def leading_key(line: str) -> str:
 class Invalid(ValueError):
     """A mistake in a value of a config, with its code. `parse` reports it with its key."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, key: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.key = key
+        """Dotted key, if the message does not begin with it."""
 
 
 class Damaged(UserError):
@@ -228,8 +232,12 @@ def unknown(key: Any, accepted: list[str], *elsewhere: dict[str, list[str]]) -> 
     'unknown key; accepted: model, pair_tokens; did you mean pair_tokens?'
     >>> unknown("epoch", ["model"], {"epochs": ["warm.epochs", "game.epochs"]})
     'unknown key; accepted: model; did you mean warm.epochs or game.epochs?'
+    >>> unknown("lr", ["batch", "learning_rate"])
+    'unknown key. Use `learning_rate`.'
     """
     named = ChainMap({name: [name] for name in accepted}, *elsewhere)
+    if str(key) not in named and str(key) in FOREIGN:
+        return f"unknown key. {FOREIGN[str(key)]}"
     near = get_close_matches(str(key), accepted, 1, VERY_NEAR) or get_close_matches(str(key), named, 1)
     *first, last = named[near[0]][:MEANT] if near else [""]
     meant = f"{', '.join(first)} or {last}" if first else last

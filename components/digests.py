@@ -10,13 +10,13 @@ from sparring.components.files import write_json
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256(path: Path) -> str:
-    """Return a file's digest from a cache by path, size and time of change, so that a large file is read once."""
+    """Return a file's digest. It is cached by path, size and time of change, so that a large file is read only once."""
     status = path.stat()
     key = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
     digests = _read()
@@ -27,7 +27,7 @@ def sha256(path: Path) -> str:
 
 
 def cache() -> Path:
-    """The cache file, in `$SPARRING_CACHE` or else in `~/.cache/sparring`."""
+    """Return the path of the cache file, in `$SPARRING_CACHE` or else in `~/.cache/sparring`."""
     folder = os.environ.get("SPARRING_CACHE")
     return (Path(folder) if folder else Path.home() / ".cache" / "sparring") / "digests.json"
 
@@ -35,13 +35,13 @@ def cache() -> Path:
 def _read() -> dict[str, str]:
     try:
         digests = json.loads(cache().read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # without the cache digests are computed anew
+    except (OSError, ValueError):  # without the cache, digests are computed again
         return {}
     return digests if isinstance(digests, dict) else {}
 
 
 def _write(digests: dict[str, str]) -> None:
-    """Replace the cache by a rename. If two processes write at the same time, the lost digests are computed again."""
-    with contextlib.suppress(OSError):  # a home directory that is read-only costs time, not results
+    """Replace the cache. If two processes write at the same time, the lost digests are computed again."""
+    with contextlib.suppress(OSError):  # with a read-only home directory there is no cache
         cache().parent.mkdir(parents=True, exist_ok=True)
         write_json(cache(), digests)

@@ -1,7 +1,7 @@
-"""Atomic writes: a file or directory is complete and on the disk, or is not there.
+"""Atomic writes: a file or directory exists complete and on the disk, or not at all.
 
-All that steps leave is written through here: a power cut must not take the contents of a file whose name, or whose
-artifact's record, is there.
+Steps write all their results with this module. After a power cut, a file that exists by name or in an artifact's record
+must still have its contents.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 
 UMASK = os.umask(0)
-os.umask(UMASK)  # it can only be read by being set
+os.umask(UMASK)  # it can only be read by setting it
 
 
 FULL = (errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR)
-"""What a rename to a directory ends with that is there and not empty, or where a file comes."""
+"""Errors of a rename to a directory that is not empty, or of a file to a directory."""
 
 
 @contextmanager
 def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path`, which is renamed to it when the block succeeds and removed when it fails.
+    """Yield a temporary path next to `path`. Rename it to `path` if the block succeeds, and remove it if it fails.
 
-    The block may write a file or a directory there. A file at `path` is replaced. A directory at `path` that is not
-    empty is kept, as another process has written the `same`; where it may have written something else, that is a
-    UserError.
+    The block writes a file or a directory to the temporary path. A file at `path` is replaced. If `path` is a directory
+    that is not empty, another process wrote it meanwhile. With `same`, its contents must be the same, and it is kept.
+    Otherwise this is a UserError.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -60,7 +60,7 @@ def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
                         f"{path}: exists and is not empty: something else was written there meanwhile"
                     ) from None
                 shutil.rmtree(temporary)
-            _sync_one(path.parent)  # only its entries: others may write other files there
+            _sync_one(path.parent)  # only its entries, because others may write other files there
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
@@ -69,16 +69,16 @@ def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Open a temporary folder next to `path`, which is renamed to it on success and removed on failure.
+    """Yield a temporary folder next to `path`. Rename it to `path` if the block succeeds, and remove it if it fails.
 
-    Such folders of killed processes are removed first. UserError if another process was quicker.
+    Temporary folders of killed processes are removed first. UserError if another process wrote `path` meanwhile.
     """
     for stale in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
         with suppress(OSError), _locked(stale) as alone:
             if alone:
                 shutil.rmtree(stale)
     with ExitStack() as until_renamed, replacing(path, same=False) as temporary:
-        begun = temporary.with_name(f"{temporary.name}.new")  # which nobody takes for a rest before it is locked
+        begun = temporary.with_name(f"{temporary.name}.new")  # until it is locked, it must not look like a leftover
         begun.mkdir(parents=True)
         until_renamed.enter_context(_locked(begun))
         begun.rename(temporary)
@@ -87,7 +87,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Hold a folder's lock; False where another process does, and on a filesystem without locks."""
+    """Hold a folder's lock. Yield False if another process holds it, or if the filesystem has no locks."""
     descriptor, held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), False
     try:
         with suppress(OSError):
@@ -99,7 +99,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a distinct file name for each name. Characters that may do harm in a file name become hyphens.
+    """Return a different file name for each name. Characters that are unsafe in a file name become hyphens.
 
     >>> file_names(["BM25 + start: a/b", "BM25 + start, a/b", "start,-a-b"])
     {'BM25 + start: a/b': 'BM25-+-start-a-b', 'BM25 + start, a/b': 'BM25-+-start,-a-b', 'start,-a-b': 'start,-a-b'}
@@ -115,7 +115,7 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """`numpy.save` to exactly this path, without the suffix .npy that numpy adds. Not atomic."""
+    """Save an array to exactly this path, without the suffix .npy that `numpy.save` adds. This is not atomic."""
     import numpy as np
 
     with timed("files"), path.open("wb") as file:
@@ -123,25 +123,25 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a `.npy` file by one atomic rename."""
+    """Write a `.npy` file atomically."""
     with replacing(path) as temporary:
         save_array(temporary, array)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON by one atomic rename."""
+    """Write a JSON file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says; Damaged where it is cut or lost."""
+    """Return the value in a JSON file. Damaged if the file is cut or missing."""
     with naming_damage(path):
         return json.loads(path.read_text(encoding="utf-8"))
 
 
 def parsed(body: bytes, path: Path, place: str) -> Any:
-    """The JSON in a file's content; Damaged where it is none. `place` says for people where the file is."""
+    """Return the value in a file's JSON content. Damaged if it is not JSON. `place` tells people where the file is."""
     try:
         return json.loads(body)
     except ValueError as error:
@@ -150,8 +150,7 @@ def parsed(body: bytes, path: Path, place: str) -> Any:
 
 @contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Read a file, or a folder such as a model's, in this block: Damaged, where it fails because a file is cut or
-    lost."""
+    """Raise Damaged if this block cannot read a file or folder, such as a model's, because a file is cut or missing."""
     try:
         yield
     except UserError:
@@ -161,16 +160,16 @@ def naming_damage(path: Path) -> Iterator[None]:
         lost = isinstance(error, FileNotFoundError) and error.filename
         if lost and Path(lost).is_relative_to(path):
             raise Damaged(f"{lost}: there is no such file", path) from None
-        if isinstance(error, OSError) and error.errno is None and path.exists():  # transformers' own
+        if isinstance(error, OSError) and error.errno is None and path.exists():  # raised by transformers itself
             raise Damaged(f"{path}: {str(error).splitlines()[0].rstrip('.')}", path) from None
         raise
 
 
 def check_whole(path: Path) -> None:
-    """Raise Damaged if a file, or a file in a folder, is not whole: JSON, safetensors, Parquet or an array, by its
-    name.
+    """Raise Damaged if a file, or a file in a folder, is not whole.
 
-    Hidden files are skipped: they are being written, or belong to a cache.
+    A file's suffix says how to read it: as JSON, safetensors, Parquet or an array. Hidden files are skipped, because
+    they are being written or belong to a cache.
     """
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         complaint, reader = _OPENED.get(file.suffix, ("", None))
@@ -179,16 +178,16 @@ def check_whole(path: Path) -> None:
             continue
         try:
             reader(file)
-        except Exception as error:  # each library's own; Arrow's may be an OSError, but of no system call
+        except Exception as error:  # each library has its own errors, and Arrow's may be an OSError without a number
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             reason = str(error).splitlines()[0].rstrip(".")
-            detail = "" if "pickle" in reason else f": {reason}"  # NumPy's advice, to load it unsafely
+            detail = "" if "pickle" in reason else f": {reason}"  # NumPy advises to load it unsafely
             raise Damaged(f"{file}: {complaint}{detail}", file) from None
 
 
 def _open_safetensors(file: Path) -> None:
-    from safetensors import safe_open  # few commands need it
+    from safetensors import safe_open  # only a few commands need it
 
     with safe_open(file, "numpy"):
         pass
@@ -208,15 +207,15 @@ def _open_array(file: Path) -> None:
 
 _OPENED = {
     ".json": ("not JSON", lambda file: json.loads(file.read_text(encoding="utf-8"))),
-    ".safetensors": ("not in safetensors, or cut", _open_safetensors),
-    ".parquet": ("no Parquet file, or cut", _open_parquet),
-    ".npy": ("no array, or cut", _open_array),
+    ".safetensors": ("not a safetensors file, or truncated", _open_safetensors),
+    ".parquet": ("not a Parquet file, or truncated", _open_parquet),
+    ".npy": ("not an array, or truncated", _open_array),
 }
-"""What is said of a damaged file, by its suffix, and how it is opened."""
+"""Message for a damaged file, and function that opens it, by its suffix."""
 
 
 def append(path: Path, text: str) -> None:
-    """Append to a file. Not atomic: after a kill or a power cut the end of the text may be missing."""
+    """Append to a file. This is not atomic: after a kill or a power cut, the end of the text may be missing."""
     with timed("files"), path.open("a", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -224,31 +223,30 @@ def append(path: Path, text: str) -> None:
 
 
 def remove(folder: Path, *patterns: str) -> None:
-    """Remove files and directories by name or glob pattern; it is no error if there are none."""
+    """Remove files and directories by name or glob pattern. It is not an error if there are none."""
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         drop(path) if path.is_dir() else path.unlink()
 
 
 def drop(folder: Path) -> None:
-    """Remove a directory, under another name first: a kill leaves no half of it under its own, and what it does leave
-    is removed with other leftovers."""
+    """Rename a directory, then remove it. If the process is killed meanwhile, a leftover with another name remains."""
     dropped = folder.rename(folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}"))
     shutil.rmtree(dropped, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed processes from a folder to which no other process writes."""
+    """Remove the temporary files of killed processes from a folder. No other process may write to it."""
     remove(folder, ".*.????????")
 
 
 def nearest(path: Path) -> Path:
-    """The path itself, or the first folder above it that is there as far as this user may see."""
+    """Return the path itself, or the nearest folder above it that exists and is visible to this user."""
     path = path.absolute()
     return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
 def unwritable(folder: Path) -> str | None:
-    """Why nothing can be written into a folder that is there or is to be made; None where it can."""
+    """Return why nothing can be written into a folder, which may not exist yet. Return None if it can."""
     place = nearest(folder)
     if not place.is_dir():
         return f"{place} is a file"
@@ -260,14 +258,14 @@ def unwritable(folder: Path) -> str | None:
 
 
 def _share(path: Path) -> None:
-    """Let others read what this process's umask lets them: safetensors' files are their owner's alone."""
+    """Let others read what this process's umask allows. Only the owner can read files that safetensors writes."""
     for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
         if file.is_file() and file.stat().st_mode & 0o777 == 0o600:
             file.chmod(0o666 & ~UMASK)
 
 
 def _sync(path: Path) -> None:
-    """Flush a file, or a directory with all its contents, to the disk."""
+    """Write a file, or a directory with all its contents, from the system's buffers to the disk."""
     if path.is_dir():
         for child in path.rglob("*"):
             _sync_one(child)

@@ -1,4 +1,4 @@
-"""Functions named in configs. They are checked by reading their source, without importing the module."""
+"""Functions named in configs. They are checked by reading their source, without importing their modules."""
 
 import ast
 import math
@@ -14,9 +14,9 @@ from sparring.components.config import Config, Invalid, UserError, did_you_mean,
 
 
 class FunctionRef(Config):
-    """A function named by its short name or its dotted path, with options that are checked against its signature.
+    """A function given by its short name or its dotted path, with options that are checked against its signature.
 
-    The signature is read from the source file, so that checking a config does not import the function's module.
+    The signature is read from the source file. Checking a config therefore does not import the function's module.
     """
 
     takes: ClassVar[tuple[str, ...] | None] = None
@@ -30,7 +30,7 @@ class FunctionRef(Config):
     """Short name of a built-in function, for example `cross_entropy`, or dotted path of your own, for example
     `my_package.losses.focal`. If two modules define the name, write the module too, for example `simlm.released`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
-    """Keyword-only arguments of the function. Those left out have the function's defaults, which are identity too."""
+    """Keyword-only arguments of the function. Omitted ones have the function's defaults, which are identity too."""
 
     @model_validator(mode="before")
     @classmethod
@@ -44,7 +44,8 @@ class FunctionRef(Config):
                 return value
             if key in options:
                 raise Invalid(
-                    f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`", "misplaced-option"
+                    f"{key}: this is an option of {value['function']}. Write `options: {{{key}: ...}}`.",
+                    "misplaced-option",
                 )
         return value
 
@@ -59,7 +60,7 @@ class FunctionRef(Config):
 
     @classmethod
     def path(cls, name: str) -> str:
-        """Resolve a short name to the dotted path of the built-in function. A dotted path stays as it is.
+        """Return the dotted path of the built-in function with a short name. Return a dotted path unchanged.
 
         ValueError if there is no such built-in function, or if two modules define it.
         """
@@ -69,15 +70,15 @@ class FunctionRef(Config):
         paths = [path for path in functions if path.endswith(f".{name}")]
         if len(paths) > 1:
             raise Invalid(
-                f"{name!r} names {len(paths)} functions; accepted: {' or '.join(map(_qualified, paths))}",
+                f"got {name!r}, but {len(paths)} functions have this name. Use {' or '.join(map(_qualified, paths))}.",
                 "ambiguous-function",
             )
         if paths or "." in name:
             return paths[0] if paths else modules.canonical(name)
         accepted = sorted({path.rpartition(".")[2] for path in functions})
         raise Invalid(
-            f"no built-in function {name!r}; accepted: {listing(accepted)}, or MODULE.FUNCTION for your own"
-            f"{did_you_mean(name, accepted)}",
+            f"there is no built-in function {name!r}. Use {listing(accepted)}, or MODULE.FUNCTION for your own"
+            f"{did_you_mean(name, accepted) or '.'}",
             "unknown-function",
         )
 
@@ -90,15 +91,15 @@ class FunctionRef(Config):
         defaults = keyword_options(function)
         for name, value in options.items():
             if name not in defaults:
-                raise Invalid(f"{function} has no option {name!r}; accepted: {listing(defaults)}", "unknown-option")
-            if not _like(value, defaults[name]):
                 raise Invalid(
-                    f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}", "wrong-type"
+                    f"{function} has no option {name!r}. Its options are {listing(defaults)}.", "unknown-option"
                 )
+            if not _like(value, defaults[name]):
+                raise Invalid(f"{function}: {name} is {value!r}. Use a value like {defaults[name]!r}.", "wrong-type")
             if isinstance(value, float) and not math.isfinite(value) and _is_finite(defaults[name]):
-                raise Invalid(f"{function}: {name} is {value!r}; accepted: a finite number", "not-finite")
+                raise Invalid(f"{function}: {name} is {value!r}. Use a finite number.", "not-finite")
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
-                raise Invalid(f"{function}: {name} is {value!r}; accepted: above 0", "too-small")
+                raise Invalid(f"{function}: {name} is {value!r}. Use a number above 0.", "too-small")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
         passed = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
         return plain | passed
@@ -109,7 +110,7 @@ class FunctionRef(Config):
         return getattr(modules.load(module), name)
 
     def called(self, *arguments: Any, **further: Any) -> Any:
-        """Call the function with its options. RuntimeError names the function and the line that failed."""
+        """Call the function with its options. RuntimeError names the function and the line if it fails."""
         function = self.resolve()
         try:
             return function(*arguments, **self.options, **further)
@@ -125,7 +126,7 @@ class FunctionRef(Config):
 
 @cache
 def built_in(place: str, takes: tuple[str, ...] | None) -> tuple[str, ...]:
-    """List the dotted paths of the public functions in a package or module of ours that take such arguments."""
+    """Return the dotted paths of the public functions with such arguments in a package or module of ours."""
     root = Path(__file__).parents[1]
     file = root.joinpath(*place.split("."))
     return tuple(
@@ -148,7 +149,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def keyword_options(path: str) -> dict[str, Any]:
-    """Read the names and defaults of a function's optional keyword-only parameters from its source.
+    """Return the names and defaults of a function's optional keyword-only parameters, read from its source.
 
     A default that is not a literal becomes None. ValueError if there is no such function.
     """
@@ -158,21 +159,23 @@ def keyword_options(path: str) -> dict[str, Any]:
 
 
 def decorated(path: str, decorator: str) -> dict[str, Any]:
-    """Read the keyword arguments of a decorator from the source of the function at a dotted path; none without it.
+    """Return the keyword arguments of a decorator, read from the source of the function at a dotted path.
 
-    ValueError if an argument is not a literal.
+    Without the decorator, return none. ValueError if an argument is not a literal.
     """
     for node in _function(path).decorator_list:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == decorator:
             try:
                 return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
             except ValueError:
-                raise ValueError(f"{path}: @{decorator}(...) reads literals, such as True or a string") from None
+                raise ValueError(
+                    f"{path}: the arguments of @{decorator}(...) must be literals, such as True or a string."
+                ) from None
     return {}
 
 
 def names(path: str, *attributes: str) -> bool:
-    """Check whether a function, or a function of its module that it uses, reads one of some attributes."""
+    """Return True if a function, or another function of its module that it uses, reads one of these attributes."""
     functions = _functions(path)
     waiting, seen = [path.rpartition(".")[2]], set()
     while waiting:
@@ -188,15 +191,15 @@ def names(path: str, *attributes: str) -> bool:
 
 
 def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...]) -> None:
-    """Raise ValueError unless a function has these positional parameters, and its other ones are optional."""
+    """Raise ValueError unless a function has these positional parameters, and all its other ones are optional."""
     arguments = _function(path).args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
+    accepted = f"It must take {', '.join(takes)}, and after a `*` only options with a default."
     if len(positional) != len(takes):
-        raise Invalid(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}", "wrong-signature")
+        raise Invalid(f"{path} takes {', '.join(positional) or 'nothing'}. {accepted}", "wrong-signature")
     if bare := [argument.arg for argument, default in pairs if default is None and argument.arg not in may_take]:
-        raise Invalid(f"{path}: {listing(bare)}: no default; {accepted}", "wrong-signature")
+        raise Invalid(f"{path} has options without a default: {listing(bare)}. {accepted}", "wrong-signature")
 
 
 def _function(path: str) -> ast.FunctionDef:
@@ -208,17 +211,17 @@ def _functions(path: str) -> dict[str, ast.FunctionDef]:
     """Return the syntax of the function at a dotted path and of all functions of its module, by name."""
     module, _, name = path.rpartition(".")
     if not module:
-        raise Invalid(f"{path!r} names no module; accepted: MODULE.FUNCTION", "unknown-module")
+        raise Invalid(f"got {path!r}, which does not name a module. Write MODULE.FUNCTION.", "unknown-module")
     file = modules.file_of(module)
     if file is None:
-        raise Invalid(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}", "unknown-module")
+        raise Invalid(f"there is no module {module!r} for the function {path!r}; {modules.LOOKED_IN}", "unknown-module")
     if not modules.is_ours(module) and (lacking := modules.absent(file)):
         line, package = lacking[0]
-        raise Invalid(f"{file}:{line}: imports {package}, which is not installed here", "missing-package")
+        raise Invalid(f"{file}:{line}: imports {package}, which is not installed. Install it.", "missing-package")
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
-        raise Invalid(f"{module} has no function {name!r}; accepted: {listing(public)}", "unknown-function")
+        raise Invalid(f"{module} has no function {name!r}. Its functions are {listing(public)}.", "unknown-function")
     return functions
 
 
@@ -230,7 +233,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Check whether a value has the type of a default. An integer is accepted for a float."""
+    """Return True if a value has the type of a default. An integer may replace a float."""
     if isinstance(default, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return default is None or type(value) is type(default)

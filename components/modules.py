@@ -1,7 +1,4 @@
-"""Python modules that configs name by dotted paths: their files, their syntax, a digest of their source.
-
-Only `load` imports anything.
-"""
+"""Files, syntax and digests of Python modules that configs name by dotted paths. Only `load` imports them."""
 
 import ast
 import hashlib
@@ -14,23 +11,23 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = "sparring"
-"""The package that this module belongs to. The versions of steps identify what its code computes."""
+"""The package of this module. The versions of steps identify what its code computes."""
 OURS = ("components", "workflows")
-"""Its subpackages. Configs and identities name modules from here on, as in `components.losses.listwise`."""
+"""Its subpackages. In configs and identities, names of modules begin here, as in `components.losses.listwise`."""
 FOLDER = "SPARRING_MODULES"
-"""Environment variable: the folder whose modules a config names, for the processes of a run."""
+"""Environment variable that tells the processes of a run the folder with the modules that its config names."""
 
 INSTALLED = ("site-packages", "dist-packages")
-"""The names of folders of installed packages."""
+"""Names of folders that contain installed packages."""
 STANDARD = Path(ast.__file__).parent
-"""The folder of Python's own library."""
+"""The folder of Python's standard library."""
 
-LOOKED_IN = "looked among the installed packages, in PYTHONPATH and where you are"
-"""Where a module was not found."""
+LOOKED_IN = "looked among the installed packages, in PYTHONPATH and in the current folder"
+"""Places in which a module was not found."""
 
 
 def canonical(name: str) -> str:
-    """The dotted path of a module or a function as configs and identities have it.
+    """Return the dotted path of a module or a function as written in configs and identities.
 
     >>> canonical("sparring.components.losses.listwise"), canonical("my_package.losses")
     ('components.losses.listwise', 'my_package.losses')
@@ -40,7 +37,7 @@ def canonical(name: str) -> str:
 
 
 def imported_as(name: str) -> str:
-    """The name that Python imports a module by.
+    """Return the name by which Python imports a module.
 
     >>> imported_as("components.losses.listwise"), imported_as("my_package.losses")
     ('sparring.components.losses.listwise', 'my_package.losses')
@@ -49,7 +46,7 @@ def imported_as(name: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a dotted path leads into this package."""
+    """Return True if a dotted path leads into this package."""
     return imported_as(name).partition(".")[0] == PACKAGE
 
 
@@ -61,22 +58,22 @@ def load(name: str) -> ModuleType:
 
 
 def own_folder() -> str | None:
-    """The folder whose modules a config names, once one of them was looked for; else None."""
+    """Return the folder with the modules that a config names, or None before one of them was looked for."""
     return os.environ.get(FOLDER)
 
 
 def add_own_folder() -> None:
-    """Append the folder whose modules a config names to the path of this process, behind everything else."""
+    """Append the folder with the modules that a config names to the end of this process's path."""
     folder = own_folder()
     if folder and folder not in sys.path:
         sys.path.append(folder)
 
 
 def _find(top: str) -> importlib.machinery.ModuleSpec | None:
-    """The specification of a top-level module or package, which imports nothing.
+    """Return the specification of a top-level module or package without importing it.
 
-    The current folder is not on the path, so that none of its files can stand in for a library. If a config names
-    something that is found nowhere else, the current folder is appended to the path.
+    The current folder is not on the path, so that none of its files can replace a library. If a config names a module
+    that is only there, the current folder is appended to the path.
     """
     spec = importlib.util.find_spec(top)
     if spec is None and own_folder() is None and (Path(f"{top}.py").is_file() or Path(top).is_dir()):
@@ -88,7 +85,7 @@ def _find(top: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def file_of(module: str) -> Path | None:
-    """The Python file of a module; None if there is no such module, or not as a Python file."""
+    """Return the Python file of a module, or None if there is no such module or it is not a Python file."""
     top, *inside = imported_as(module).split(".")
     if not all(part.isidentifier() for part in (top, *inside)):
         return None
@@ -106,7 +103,7 @@ def file_of(module: str) -> Path | None:
 
 
 def syntax(path: Path) -> ast.Module:
-    """The syntax tree of a Python file; ValueError with file and line if it is none."""
+    """Return the syntax tree of a Python file. ValueError with file and line if it is not Python."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
@@ -116,7 +113,10 @@ def syntax(path: Path) -> ast.Module:
 
 
 def absent(path: Path) -> list[tuple[int, str]]:
-    """What a Python file imports, outside functions and conditions, and nobody could: lines, and names of packages."""
+    """Return the lines and names of packages that a Python file imports, but that are not installed.
+
+    Imports inside functions and conditions do not count.
+    """
     named = [
         (node.lineno, name)
         for node in syntax(path).body
@@ -133,10 +133,10 @@ def absent(path: Path) -> list[tuple[int, str]]:
 
 
 def digest(module: str) -> str | None:
-    """The SHA-256 of a module's source and of all that it imports from its own package, or from modules and packages
-    beside that which are not installed; None for a module of ours.
+    """Return the SHA-256 of a module's source and of the modules that it imports. Return None for a module of ours.
 
-    Comments and layout do not count. Nor do modules that are imported by a computed name, and files read as data.
+    Imports count if they are from the module's own package, or from packages next to it that are not installed.
+    Comments, layout, modules imported by a computed name, and files read as data do not count.
     """
     package = module.partition(".")[0]
     if is_ours(module) or file_of(module) is None:
@@ -157,8 +157,7 @@ def digest(module: str) -> str | None:
 
 
 def _folder_of(package: str) -> Path | str:
-    """The folder that a package or a module without one lies in; where that is one of installed packages, its own
-    name."""
+    """Return the folder that contains a package or a top-level module, or its name if it is installed there."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     file = file_of(package)

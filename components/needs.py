@@ -1,4 +1,4 @@
-"""The declaration of what a loss reads beside the scores of a query's candidates."""
+"""The declaration of what a loss reads in addition to the scores of a query's candidates."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -9,21 +9,21 @@ CANDIDATES = "candidates"
 
 
 class Needs(NamedTuple):
-    """What a loss reads."""
+    """Inputs that a loss declares."""
 
     teacher: bool = False
-    """Whether the loss fails without a teacher's scores (`Scores.teacher`). False: it reads them if there are any."""
+    """True if the loss fails without a teacher's scores (`Scores.teacher`). If False, the loss may still read them."""
     blocks: bool | tuple[str, ...] = False
-    """Whether the loss fails without scores among queries or documents (`Scores.others`). Names of options: it does if
-    one of these options is on."""
+    """True if the loss fails without the scores among queries or documents (`Scores.others`). If it needs them only
+    when certain options are on, the names of these options."""
     of: str = CANDIDATES
-    """What the scores are of, as objectives call it in `scores_of`: candidates, tokens or query ranks."""
+    """Kind of the scored items: candidates, tokens or query ranks. Objectives declare it in `scores_of`."""
 
 
 def needs(
     *, teacher: bool = False, blocks: bool | tuple[str, ...] = False, of: str = CANDIDATES
 ) -> Callable[[Loss], Loss]:
-    """Declare what a loss reads, in literals: they are read from the source when a config is loaded.
+    """Declare what a loss reads. Write literals: they are read from the source when a config is loaded.
 
     >>> @needs(teacher=True)
     ... def distance(scores):

@@ -1,6 +1,6 @@
-"""Random choices keyed by what they are for, so that they do not depend on order, workers or restarts.
+"""Random choices that depend only on a key, not on order, workers or restarts.
 
-A key is any list of values, for example `(seed, "negatives", query_id, visit)`.
+A key is any list of values that says what a choice is for, for example `(seed, "negatives", query_id, visit)`.
 """
 
 import hashlib
@@ -12,16 +12,16 @@ import numpy as np
 
 
 def keyed_rng(*key: Any) -> np.random.Generator:
-    """A random generator whose numbers depend on the key alone."""
+    """Return a random generator whose numbers depend only on the key."""
     return np.random.Generator(np.random.Philox(key=keyed_int(*key)))
 
 
 def keyed_int(*key: Any) -> int:
-    """An integer from 0 to 2^64 - 1 that depends on the key alone: a hash of its parts as text."""
+    """Return an integer from 0 to 2^64 - 1 that depends only on the key: a hash of its parts as text."""
     text = "\x1f".join(str(part) for part in key)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def keyed_sample(ids: Iterable[str], count: int, *key: Any) -> set[str]:
-    """Sample at most `count` ids, independent of their order: those whose integers under the key are smallest."""
+    """Sample at most `count` ids independently of their order: those with the smallest integers under the key."""
     return {name for _, name in nsmallest(count, ((keyed_int(*key, name), name) for name in ids))}

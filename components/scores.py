@@ -1,4 +1,4 @@
-"""Scores: everything that a loss sees."""
+"""`Scores`, the only argument that the training loop passes to a loss."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Block:
-    """Scores of the rows against further texts, such as the other queries."""
+    """Scores of the rows against additional texts, for example the remaining queries of the batch."""
 
     scores: Tensor
-    """(Q, N)."""
+    """Scores of rows and texts: (Q, N)."""
     where: Tensor
-    """(Q, N) bool: which pairs count."""
+    """Mask of the pairs that count: (Q, N), bool."""
 
 
 class Blocks(dict[str, Block]):
-    """Blocks that are computed when a loss first asks for them, so unused ones cost nothing.
+    """Blocks that are computed when a loss first reads them. Unused blocks cost nothing.
 
-    Computing one may gather from all workers, so all workers must ask for the same blocks in the same order. Losses do:
-    which blocks they ask for depends on their options, never on values.
+    The computation may gather from all workers, so all workers must read the same blocks in the same order. Losses
+    comply if their choice of blocks depends on their options only, and never on values.
     """
 
     def __init__(self, make: dict[str, Callable[[], Block]]) -> None:
@@ -37,49 +37,49 @@ class Blocks(dict[str, Block]):
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of Q queries (rows) and C candidates (columns). Rows are this worker's; columns may come from all workers.
+    """Scores of Q queries (rows) and C candidates (columns). Rows are this worker's. Columns may come from all workers.
 
-    The objective decides whether candidates are a query's own group (AR2, a ranker) or the whole batch (DPR); a loss
-    cannot tell.
+    The objective decides whether the candidates are a query's own group (AR2, a ranker) or the whole batch (DPR). A
+    loss sees no difference.
     """
 
     student: Tensor
-    """(Q, C) scores of the model in training, before any temperature."""
+    """Scores of the model in training, before any temperature: (Q, C)."""
     target: Tensor
-    """(Q, C) relevance: 1 for a positive and 0 for a negative, or soft labels; rows need not sum to 1."""
+    """Relevance: (Q, C). 1 for a positive and 0 for a negative, or soft labels. Rows need not sum to 1."""
     where: Tensor
-    """(Q, C) bool: which pairs count. False for padding, duplicates, and known positives of the query that are not
-    targets of this row."""
+    """Mask of the pairs that count: (Q, C), bool. False for padding, duplicates, and known positives of the query that
+    are not targets of this row."""
     teacher: Tensor | None = None
-    """(Q, C) scores of a frozen teacher, or None."""
+    """Scores of a frozen teacher: (Q, C). If None, there is no teacher."""
     update: int = 0
-    """Updates of the weights before this one, for losses that change with them."""
+    """Number of updates before this one, for losses whose parameters depend on it."""
     others: Mapping[str, Block] = field(default_factory=dict)
-    """Further blocks by name, for same-tower negatives and the direction from document to query. A row's document is
+    """Additional blocks by name, for same-tower negatives and the direction from document to query. A row's document is
     its candidate with the highest target.
 
-    - `query-query`: the row's query against the other rows' queries
-    - `document-query`: its document against the other rows' queries
-    - `document-document`: its document against the other rows' documents
-    - `document-candidate`: its document against all candidates of the batch that the row does not target
-    - `document-mined`: its document against those of these that are a negative in some group
+    - `query-query`: the row's query against the queries of the remaining rows
+    - `document-query`: the row's document against the queries of the remaining rows
+    - `document-document`: the row's document against the documents of the remaining rows
+    - `document-candidate`: the row's document against all candidates of the batch that the row does not target
+    - `document-mined`: as `document-candidate`, but only candidates that are a negative in some group
     """
 
     def taught(self, loss: str) -> Tensor:
-        """(Q, C) the teacher's scores; ValueError, for a loss that needs them, where there are none."""
+        """Return the teacher's scores: (Q, C). Raise ValueError, naming the loss, if there is no teacher."""
         if self.teacher is None:
             raise ValueError(
-                f"{loss} needs a teacher's scores of each group (`over: group`): those of a ranker that has scored the "
-                "groups, or of the collection's source (`given: scores`)"
+                f"{loss} needs a teacher's scores of each group (`over: group`). Let a ranker score the groups, or "
+                "take the scores of the collection's source (`given: scores`)."
             )
         return self.teacher
 
     def positives(self) -> Scores:
-        """The same scores, of which only a row's positives count."""
+        """Return the same scores with a mask that keeps only each row's positives."""
         return replace(self, where=self.where & (self.target > 0))
 
     def joined(self, *names: str) -> Scores:
-        """The same scores with these blocks as further candidates, all of them negatives: one denominator for all."""
+        """Append blocks as additional negative candidates, so that they share the denominator."""
         blocks = [self._block(name) for name in names]
         if not blocks:
             return self
@@ -91,7 +91,7 @@ class Scores:
         )
 
     def rows(self) -> list[tuple[Tensor, Tensor]]:
-        """For each row the scores and the targets of the pairs that count."""
+        """Return, for each row, the scores and the targets of the pairs that count."""
         return [(self.student[i][where], self.target[i][where]) for i, where in enumerate(self.where)]
 
     def _block(self, name: str) -> Block:
@@ -99,5 +99,5 @@ class Scores:
             return self.others[name]
         except KeyError:
             raise ValueError(
-                f"there are no {name} scores: this loss needs those of a retriever's batch (`over: batch`)"
+                f"This loss needs {name} scores, and its view has none. Use it on a retriever's batch (`over: batch`)."
             ) from None

@@ -1,8 +1,8 @@
-"""What a step spends its time on: code says what kind of work it does, and the step's record adds it up.
+"""Time that a step spends on each kind of work. Code says what it does, and the step's record sums the times.
 
 A thread does one kind of work at a time: `with timed("compute")` inside `with timed("waiting")` interrupts the waiting.
-A step has several processes. A moment counts once, for the most useful kind that any of them did: while one computes
-and another waits, the step computes.
+A step may have several processes. A moment counts once, for the most useful kind of work of any process: if one
+computes while another waits, the step computes.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["compute", "files", "start", "waiting"]
-"""`compute`: matrix products and the like. `files`: reading and writing. `start`: importing modules, loading models and
-starting processes. `waiting`: none of these."""
+"""Kind of work. `compute`: matrix products and similar work. `files`: reading and writing. `start`: importing modules,
+loading models and starting processes. `waiting`: none of these."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""From the most useful to the least."""
+"""All kinds of work, the most useful first."""
 
 MAX_INTERVALS = 10_000
-"""A thread that has more intervals than this adds them up: a training has three for each update."""
+"""Most intervals that a thread keeps before it merges them. A training records three for each update."""
 PAUSE = 1.0
-"""Seconds without any interval that lie between two attempts of a step."""
+"""Seconds without an interval that separate two attempts of a step."""
 
 
 class Interval(NamedTuple):
@@ -34,7 +34,7 @@ class Interval(NamedTuple):
     began: float
     ended: float
     node: str = ""
-    """Name of the node, for people."""
+    """Name of the node, for messages and reports."""
 
 
 _thread = threading.local()
@@ -42,14 +42,14 @@ _node = socket.gethostname()
 
 
 def set_node(node: str) -> None:
-    """Set the name of this process's node, where a host has several."""
+    """Set the name of this process's node, if a host has several."""
     global _node
     _node = node
 
 
 @contextmanager
 def timed(kind: Kind) -> Iterator[None]:
-    """Record the time of this block as `kind`, for the current thread."""
+    """Record the time of this block as `kind` for the current thread."""
     stack: list[tuple[Kind, float]] = _thread.__dict__.setdefault("stack", [])
     _record_until_now(stack)
     stack.append((kind, time.time()))
@@ -68,7 +68,7 @@ def _record_until_now(stack: list[tuple[Kind, float]]) -> None:
 
 
 def record(intervals: Iterable[Interval]) -> None:
-    """Add intervals to those of this thread, for example those that another process reports."""
+    """Add intervals to this thread's, for example those reported by another process."""
     recorded: list[Interval] = _thread.__dict__.setdefault("recorded", [])
     recorded += [interval for interval in intervals if interval.ended > interval.began]
     if len(recorded) > MAX_INTERVALS:
@@ -76,23 +76,23 @@ def record(intervals: Iterable[Interval]) -> None:
 
 
 def drain() -> list[Interval]:
-    """Return this thread's intervals and forget them. A step runs in one thread, beside which other steps may run."""
+    """Return and forget this thread's intervals. A step runs in one thread, and other threads may run other steps."""
     taken: list[Interval] = _thread.__dict__.pop("recorded", [])
     return taken
 
 
 def so_far() -> list[Interval]:
-    """This thread's intervals until now, condensed. They are not forgotten."""
+    """Return this thread's intervals until now, condensed, without forgetting them."""
     recorded: list[Interval] = _thread.__dict__.get("recorded", [])
     stack: list[tuple[Kind, float]] = _thread.__dict__.get("stack", [])
     return condensed([*recorded, *(Interval(kind, began, time.time(), _node) for kind, began in stack[-1:])])
 
 
 def condensed(intervals: list[Interval]) -> list[Interval]:
-    """Merge intervals: for each node and kind an interval as long as all of that kind, laid end to end.
+    """Merge intervals into one for each node and kind, with the total length of that kind. They follow one another.
 
-    A moment of a node counts once, for the first of `KINDS`. Pauses in which nothing was recorded, such as between two
-    attempts of a step, stay: intervals before and after a pause are merged separately.
+    A moment of a node counts once, for the first of `KINDS`. Pauses without intervals, such as between two attempts of
+    a step, are kept: the intervals before and after a pause are merged separately.
     """
     result = []
     for stretch in _stretches(intervals):
@@ -106,7 +106,7 @@ def condensed(intervals: list[Interval]) -> list[Interval]:
 
 
 def _stretches(intervals: list[Interval]) -> list[list[Interval]]:
-    """Intervals in order of their beginning, cut where there is a pause."""
+    """Divide intervals at pauses, in order of their beginnings."""
     stretches: list[list[Interval]] = []
     reached = float("-inf")
     for interval in sorted(intervals, key=lambda interval: interval.began):
@@ -118,14 +118,17 @@ def _stretches(intervals: list[Interval]) -> list[list[Interval]]:
 
 
 def compute_seconds(intervals: list[Interval]) -> dict[str, float]:
-    """Return, for each node that computed, the seconds in which any of its processes did."""
+    """Return the seconds in which any process of a node computed, for each node on which one did."""
     computing = [interval for interval in intervals if interval.kind == "compute"]
     nodes = sorted({interval.node for interval in computing})
     return {node: round(covered([interval for interval in computing if interval.node == node]), 3) for node in nodes}
 
 
 def seconds_by_kind(intervals: list[Interval]) -> dict[Kind, float]:
-    """Seconds of each kind over all processes. A moment counts once, for the first of `KINDS` that any process did."""
+    """Return the seconds of each kind over all processes.
+
+    A moment counts once, for the first of `KINDS` that any process did.
+    """
     return {kind: round(seconds, 3) for kind, seconds in _by_kind(intervals).items()}
 
 
@@ -140,7 +143,7 @@ def _by_kind(intervals: list[Interval]) -> dict[Kind, float]:
 
 
 def covered(intervals: list[Interval]) -> float:
-    """Seconds that lie in at least one of the intervals."""
+    """Return the seconds that are in at least one of the intervals."""
     total, reached = 0.0, float("-inf")
     for _, began, ended, _ in sorted(intervals, key=lambda interval: interval.began):
         total += max(0.0, ended - max(began, reached))

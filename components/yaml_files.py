@@ -1,4 +1,4 @@
-"""YAML files of keys and values: read, with the line of a mistake; merged over their base; changed; written."""
+"""YAML files of keys and values: reading, merging, changing and writing. Errors name the line of a mistake."""
 
 import copy
 import os
@@ -14,11 +14,11 @@ from pydantic import AfterValidator
 from sparring.components.config import UserError, did_you_mean, listing
 
 VALUES = 100_000
-"""Most values of a YAML file."""
+"""Largest number of values in a YAML file."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; UserError if there is no such file or it is not UTF-8."""
+    """Return the text of a file. UserError if there is no such file or it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -34,27 +34,26 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; UserError names the file and line of what is wrong."""
+    """Return the mapping in a YAML file. UserError names the file and line of a mistake."""
     try:
         tree = _loaded(read_text(path))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        spaces = "; YAML is indented by spaces" if "\\t" in str(error.problem) else ""
+        spaces = "; indent YAML with spaces" if "\\t" in str(error.problem) else ""
         raise UserError(f"{path}:{line}: not YAML: {error.problem}{spaces}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
-        raise UserError(f"{path}: the file is empty; accepted: keys and values")
+        raise UserError(f"{path}: the file is empty. Write keys and values.")
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected keys and values, got {type(tree).__name__}")
     return tree
 
 
 def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read the mapping in a YAML file, merged over that of its base: the file that its key `base` names, relative to
-    it.
+    """Return the mapping in a YAML file, merged over the mapping of its base.
 
-    UserError if a file is its own base.
+    The key `base` names the file of the base, relative to this file. UserError if a file is its own base.
     """
     if path.resolve() in above:
         raise UserError(f"{path}: base: the file is its own base, by way of {listing(above)}")
@@ -63,7 +62,7 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     if not isinstance(base, str):
-        raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
+        raise UserError(f"{path}: base: got {base!r}. Use the path of a file, relative to this one.")
     below = path.parent / base
     if not below.exists():
         siblings = [os.path.relpath(file, path.parent) for file in below.parent.glob("*.yaml")]
@@ -74,8 +73,10 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def merged(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """A mapping over another, key by key. A list, a value, and a mapping with another `format` or `function` than the
-    base's replace those of the base."""
+    """Return the keys of `base`, replaced and extended by those of `over`. Mappings are merged key by key.
+
+    Lists and values replace those of the base. So do mappings whose `format` or `function` differs from the base's.
+    """
     if any(key in over and over[key] != base.get(key) for key in ("format", "function")):
         return over
     both = dict(base)
@@ -86,7 +87,10 @@ def merged(over: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Strict(yaml.SafeLoader):
-    """YAML in which a repeated key is an error and 1e-5 a number. PyYAML itself takes the last key, and a string."""
+    """Loader for YAML in which a repeated key is an error, and 1e-5 is a number.
+
+    PyYAML itself uses the last of repeated keys, and reads 1e-5 as a string.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -98,8 +102,10 @@ class _Strict(yaml.SafeLoader):
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what `_Strict` reads: a text that looks like 1e-5 is quoted. What stands twice is written twice, as people
-    and hubs read it."""
+    """Writer of YAML for `_Strict`: a text that looks like 1e-5 is quoted.
+
+    Repeated values are written again instead of as an alias, because people and hubs expect that.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -112,7 +118,7 @@ for _loader in (_Strict, _Plain):
 
 
 def yaml_text(tree: Mapping[str, Any]) -> str:
-    """A tree of keys as YAML that `read_yaml` reads as the same tree.
+    """Return a tree of keys as YAML. `read_yaml` reads it as the same tree.
 
     >>> print(yaml_text({"digest": "12e4", "rate": 1e-05}), end="")
     digest: '12e4'
@@ -122,7 +128,7 @@ def yaml_text(tree: Mapping[str, Any]) -> str:
 
 
 def yaml_line(value: Any) -> str:
-    """The same of any value, on one line.
+    """Return any value as YAML on one line.
 
     >>> yaml_line({"sha256": {"a.csv": "12e4"}})
     "{sha256: {a.csv: '12e4'}}"
@@ -130,16 +136,19 @@ def yaml_line(value: Any) -> str:
     text = yaml.dump(
         value, Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
     )
-    return text.removesuffix("\n").removesuffix("\n...")  # which ends a text that is a value alone
+    return text.removesuffix("\n").removesuffix("\n...")  # the end mark of a YAML text with a single value
 
 
 def _loaded(text: str) -> Any:
-    """The value of a YAML text, one's own to change. YAMLError for one that is nested too deeply too, for a number too
-    long to read, and for aliases that hold themselves or repeat each other into more than fits in memory."""
+    """Return the value of a YAML text, as a copy that the caller may change.
+
+    YAMLError also if it is nested too deeply, if a number is too long, or if aliases contain themselves or make more
+    values than fit in memory.
+    """
     return copy.deepcopy(_value(text))
 
 
-@lru_cache(maxsize=128)  # experiments that are compared have one file, or one base
+@lru_cache(maxsize=128)  # experiments that are compared share a file or a base
 def _value(text: str) -> Any:
     try:
         loader = _Strict(text)
@@ -155,7 +164,7 @@ def _value(text: str) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Count the values of a node, those of aliases as often as they are named. YAMLError if there are too many."""
+    """Count the values of a node, including those of an alias each time it is used. YAMLError if there are too many."""
     if id(node) not in sizes:
         sizes[id(node)] = None
         parts = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -163,27 +172,27 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
         sizes[id(node)] = 1 + sum(_size(child, sizes) for child in inside)
     size = sizes[id(node)]
     if size is None or size > VALUES:
-        problem = "an alias that holds itself" if size is None else f"more than {VALUES:,} values"
+        problem = "an alias that contains itself" if size is None else f"more than {VALUES:,} values"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     return size
 
 
 def set_once(assignments: list[str]) -> list[str]:
-    """The same assignments, as a validator of a list of them; ValueError names a key that is given two values."""
+    """Return the assignments unchanged. ValueError names a key with two different values."""
     values: dict[str, str] = {}
     for assignment in assignments:
         path, _, value = assignment.partition("=")
         if values.setdefault(path, value) != value:
-            raise ValueError(f"{path} is set twice, to {values[path]} and to {value}; accepted: one value")
+            raise ValueError(f"{path} is set twice, to {values[path]} and to {value}. Use one value.")
     return assignments
 
 
 Assignments = Annotated[list[str], AfterValidator(set_once)]
-"""`key.path=value`, as `--set` has it: the type of a config's field."""
+"""Type of a config's field for assignments `key.path=value`, as in `--set`."""
 
 
 def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """A copy of the tree with assignments `key.path=value` applied. Values are YAML; UserError names a wrong one."""
+    """Return a copy of the tree with the assignments `key.path=value`. Values are YAML. UserError names a wrong one."""
     tree = copy.deepcopy(tree)
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
@@ -199,7 +208,7 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
 
 
 def assign(tree: dict[str, Any], path: str, value: Any, *, where: str) -> None:
-    """Set the key at `key.path` of a tree. UserError, which begins with `where`, if the key cannot have a value."""
+    """Set the key at `key.path` of a tree. UserError, which begins with `where`, if there cannot be such a key."""
     node: Any = tree
     *parents, last = path.split(".")
     for parent in parents:
@@ -214,7 +223,7 @@ def assign(tree: dict[str, Any], path: str, value: Any, *, where: str) -> None:
 
 
 def _child(node: Any, key: str, where: str) -> Any:
-    """Return the child at a key, made if it is missing, or at a position of a list."""
+    """Return the child at a position of a list or at a key. Create a missing key."""
     if isinstance(node, list):
         if key not in map(str, range(len(node))):  # int() refuses some digits, and takes others than 0 to 9
             raise UserError(f"{where}: {key!r} is not a position in a list of {len(node)}")

@@ -35,7 +35,7 @@ PARTS = "parts"
 def pages() -> dict[str, str]:
     """Every page by its place."""
     found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats(), "licences.md": licences.page()}
-    recipes = {name: importlib.import_module(f"sparring.workflows.recipes.{name}") for name in loading.names()}
+    recipes = {name: importlib.import_module(f"sparring.workflows.recipes.{name}") for name in loading.recipe_names()}
     reached = {name: list(dict.fromkeys(_reached(module.Config))) for name, module in recipes.items()}
     shared = {one for classes in reached.values() for one in classes if sum(one in of for of in reached.values()) > 1}
     for name, module in recipes.items():

@@ -30,8 +30,8 @@ CLAIMS, PAGES = ROOT / "docs" / "claims", ROOT / "docs" / "pages" / "results"
 INTRODUCTION = """\
 # Results
 
-Every claim of the five papers was put to a test here, on small public collections. This page counts how many held. Each
-method's page has the numbers, the statistics and the runs behind them.
+This page counts how many of the papers' claims hold in our runs on small public collections. Each method's page has the
+claims, the numbers, the statistics and the runs behind them.
 """
 RULE = """\
 ## How to read these pages
@@ -92,7 +92,7 @@ BM25's scores are divided by the highest ([Read the results](../guides/results.m
 the same unless documents have copies.
 """
 TRANSCRIBED = (
-    "*Transcribed by hand from {file} of commit {commit}. The run's artifacts are gone, so this table decides no claim.*"
+    "*Transcribed by hand from {file} of commit {commit}. Its artifacts are gone, so this table decides no claim.*"
 )
 WORDS_ALONE = "*Written by hand. There is no record of this run.*"
 
@@ -157,20 +157,21 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
 
 def _folded(anchor: str, title: str, lines: list[str]) -> list[str]:
     """Fold lines under a title that links can name."""
-    summary = f'<summary>{html.escape(title, quote=False).replace("`", "")}</summary>'
+    summary = f"<summary>{html.escape(title, quote=False).replace('`', '')}</summary>"
     return [f'<details markdown="1" id="{anchor}">', summary, "", *lines, "", "</details>", ""]
 
 
 def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
     """Tabulate claims with the paper's difference, ours and the verdict. Ours is that of the pair that decides."""
-    lines = _head("", "claim", "in the paper", "paper's difference", "difference here", "verdict")
+    lines = _head("", "claim", "the paper", "difference here", "verdict")
     for at, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
         where = dict.fromkeys([claim.where, *(_short(rule.size(pair)[2]) for pair in claim.theirs)])
         decides = rule.worst(pairs)
         ours = (
             "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
         )
-        told = f"[{at}](#claim-{at})", claim.says, ", ".join(filter(None, where)), _papers(claim, decides), ours
+        paper = ": ".join(filter(None, (", ".join(filter(None, where)), _papers(claim, decides))))
+        told = f"[{at}](#claim-{at})", claim.says, paper, ours
         lines.append(_cells(*told, rule.summary(claim, pairs)[1]))
     return lines
 

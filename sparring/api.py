@@ -20,6 +20,7 @@ from sparring.workflows.distributed.limits import cores
 from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.report.verdict import Verdict
 from sparring.workflows.store.availability import NotMade
 from sparring.workflows.systems import deployable, library
 
@@ -42,10 +43,10 @@ class Run:
     """Arguments of the command line that name the experiment and its places."""
 
     @property
-    def verdict(self) -> str:
-        """What to deploy, in words, with the test behind it. Empty if the experiment compares nothing."""
-        sentences = result_table.closing_sentences(self.metrics)
-        return " ".join(sentences) or result_table.leading_sentence(self.metrics)
+    def verdict(self) -> Verdict | None:
+        """What to deploy, how good it is, and the comparison behind it. Print it to read it in words. None if the
+        experiment compares nothing."""
+        return None if self.metrics["verdict"] is None else Verdict.read(self.metrics["verdict"])
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -54,7 +54,8 @@ for mistake in (
 bare = [name for name in ("components", "workflows") if name in sys.modules]
 assert [folder for folder in sys.path if folder not in before] == [], "the caller's path stays as it was"
 print(json.dumps({
-    "verdict": run.verdict, "rows": len(run.rows), "table": str(run), "hits": [hit.doc_id for hit in one_by_one[0]],
+    "verdict": str(run.verdict), "rows": len(run.rows), "table": str(run),
+    "hits": [hit.doc_id for hit in one_by_one[0]],
     "shapes": [vectors.shape, alone.shape, document.shape], "same": bool((abs(vectors[0] - alone) < 1e-5).all()),
     "mistakes": mistakes, "bare": bare, "ray": "ray" in sys.modules and sys.modules["ray"].is_initialized(),
 }))

@@ -91,7 +91,7 @@ def test_the_layout_is_what_is_on_disk() -> None:
 # Recipes, configs, steps
 
 
-@pytest.mark.parametrize("recipe", loading.names())
+@pytest.mark.parametrize("recipe", loading.recipe_names())
 def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
     module = importlib.import_module(f"sparring.workflows.recipes.{recipe}")
     assert issubclass(module.Config, Config)
@@ -112,7 +112,7 @@ def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def configs() -> list[type[BaseModel]]:
     """Every config that a file can hold: from recipes, sources and profiles."""
-    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in loading.names()]
+    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in loading.recipe_names()]
     tops += [importlib.import_module(f"sparring.components.sources.{format}").Source for format in sources.formats()]
     tops += [
         importlib.import_module("sparring.workflows.distributed.cluster").Cluster,
@@ -149,6 +149,15 @@ def test_a_step_takes_a_place_a_machine_and_named_inputs() -> None:
         assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in named)
         assert function.__module__.startswith("sparring.workflows.steps.")
         assert function.__doc__
+
+
+COMPARED = re.compile(r"\.function(\.__name__)? (is|==|!=|in|not in) ")
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if "workflows" in path.parts], ids=name)
+def test_a_steps_description_and_not_its_function_says_what_others_need(path: Path) -> None:
+    """Knowledge flows forward: see `Description` in `workflows.store.dag`."""
+    assert not [line for line in path.read_text().splitlines() if COMPARED.search(line)]
 
 
 # Modules

@@ -152,7 +152,7 @@ def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=quiet)
     assert done.returncode == 0, done.stderr  # also for a link or an anchor that leads nowhere
     html = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert {f"reference/configs/{name}.html" for name in loading.names()} <= html.keys()
+    assert {f"reference/configs/{name}.html" for name in loading.recipe_names()} <= html.keys()
     assert "same_tower" in html["reference/losses.html"]
     assert "update_seconds" in html["reference/profile.html"]
     assert "max_tokens_per_pass" in html["errors.html"]

@@ -106,19 +106,22 @@ KL = "components.losses.listwise.kl"
 @pytest.mark.parametrize(
     ("term", "message"),
     [
-        ({"function": "released"}, "'released' names 2 functions; accepted: adversarial.released or simlm.released"),
-        ({"function": f"{KL}l"}, "components.losses.listwise has no function 'kll'; accepted: "),
+        (
+            {"function": "released"},
+            "got 'released', but 2 functions have this name. Use adversarial.released or simlm.released.",
+        ),
+        ({"function": f"{KL}l"}, "components.losses.listwise has no function 'kll'. Its functions are "),
         (
             {"function": "components.losses.list.kl"},
-            "no module 'components.losses.list' for the function 'components.losses.list.kl'; looked among the "
-            "installed packages, in PYTHONPATH and where you are",
+            "there is no module 'components.losses.list' for the function 'components.losses.list.kl'; looked among "
+            "the installed packages, in PYTHONPATH and in the current folder",
         ),
         (
             {"function": "components.sampling.uniform"},
-            "components.sampling.uniform takes scores, count, rng, positive; accepted: scores, and behind a `*` "
-            "options with a default",
+            "components.sampling.uniform takes scores, count, rng, positive. It must take scores, and after a `*` only "
+            "options with a default.",
         ),
-        ({"function": "own_losses.kl"}, "own_losses.kl: base: no default; accepted: scores, and behind a `*` "),
+        ({"function": "own_losses.kl"}, "own_losses.kl has options without a default: base. It must take scores, "),
     ],
 )
 def test_a_function_that_is_no_loss(
@@ -133,7 +136,7 @@ def test_a_function_that_is_no_loss(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("two", "no built-in function 'two'; accepted: "), ("kll", "; did you mean kl?")],
+    [("two", "there is no built-in function 'two'. Use "), ("kll", "; did you mean kl?")],
 )
 def test_a_short_name_of_no_loss(name: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
@@ -145,10 +148,10 @@ def test_a_short_name_of_no_loss(name: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temprature": 1}, " has no option 'temprature'; accepted: temperature, teacher_temperature"),
-        ({"temperature": "warm"}, ": temperature is 'warm'; accepted: a value like 1.0"),
-        ({"temperature": float("nan")}, ": temperature is nan; accepted: a finite number"),
-        ({"temperature": 0}, ": temperature is 0; accepted: above 0"),
+        ({"temprature": 1}, " has no option 'temprature'. Its options are temperature, teacher_temperature."),
+        ({"temperature": "warm"}, ": temperature is 'warm'. Use a value like 1.0."),
+        ({"temperature": float("nan")}, ": temperature is nan. Use a finite number."),
+        ({"temperature": 0}, ": temperature is 0. Use a number above 0."),
     ],
 )
 def test_an_option_that_a_loss_does_not_take(options: dict[str, Any], message: str) -> None:
@@ -160,8 +163,8 @@ def test_an_option_that_a_loss_does_not_take(options: dict[str, Any], message: s
 def test_an_option_outside_of_options() -> None:
     with pytest.raises(UserError) as caught:
         parse(Whole, {"losses": [{"function": "kl", "temperature": 1}]}, where="some.yaml")
-    accepted = "`options: {temperature: ...}`"
-    assert str(caught.value) == f"some.yaml: losses.0: temperature: an option of kl; accepted: {accepted}"
+    rewritten = "`options: {temperature: ...}`"
+    assert str(caught.value) == f"some.yaml: losses.0: temperature: this is an option of kl. Write {rewritten}."
 
 
 def test_a_loss_that_declares_no_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +173,9 @@ def test_a_loss_that_declares_no_needs(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UserError) as caught:
         parse(LossTerm, {"function": "undeclared_losses.taught"}, where="some.yaml")
     assert str(caught.value) == (
-        "some.yaml: undeclared_losses.taught reads `scores.teacher` and does not declare it. Write "
-        "`@needs(teacher=True)` above it, or `teacher=False` if it can do without (`from sparring.components.needs "
-        "import needs`)."
+        "some.yaml: undeclared_losses.taught reads `scores.teacher` but does not declare it. Write "
+        "`@needs(teacher=True)` above the function, or `@needs(teacher=False)` if it also works without (`from "
+        "sparring.components.needs import needs`)."
     )
 
 
@@ -232,18 +235,18 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         ),
         (
             lambda here: groups.queries_of(collection(here), ["tset"], ["query_id"]),
-            "splits: there are no queries in 'tset'; accepted: test, or one that is drawn from them: `data: {..., "
-            "hold_out: {tset: {share: 0.1}}}`",
+            "splits: there are no queries in 'tset'. Use one of these splits: test. To split off a part of their "
+            "queries, write `data: {..., hold_out: {tset: {share: 0.1}}}`.",
         ),
         (
             lambda here: groups.check_k(3, collection(here)),
-            "k: got 3 documents for a query; accepted: 1 to 2, the size of the collection (where sentences are "
-            "retrieved, k is the largest cutoff of `retrieve`)",
+            "k: got 3, but the collection has 2 documents. Use 1 to 2. (If sentences are "
+            "retrieved, k is the largest cutoff of `retrieve`.)",
         ),
         (
             other_tokens,
-            "HERE: these tokens were made with another tokenizer (00) than that of HERE (11); tokenise the collection "
-            "for this model",
+            "HERE: these tokens were made with a different tokenizer (00) than that of HERE (11). Tokenise the "
+            "collection for this model.",
         ),
         (
             lambda _: measures.canonical("bogus@10"),
@@ -253,28 +256,28 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         ),
         (
             lambda _: configs.locate_model("package:not-there"),
-            "model: package:not-there: no package 'not_there' is installed here",
+            "model: package:not-there: the package 'not_there' is not installed here.",
         ),
         (lambda here: configs.locate_model(f"{here}/m"), "model: HERE/m: there is no such directory"),
         (lambda here: checkpoints.weights_in(here / "m.pt"), "HERE/m.pt: there is no such file"),
-        (lambda _: limited(SOURCE, 8), "document_tokens: 9: some/model reads at most 8 tokens"),
+        (lambda _: limited(SOURCE, 8), "document_tokens: got 9, but some/model reads at most 8 tokens. Use at most 8."),
         (
             lambda _: layered("bert", 5),
-            "layers: 5: the model has 4 layers; accepted: 1 to 4, or a list of positions",
+            "layers: got 5, but the model has 4 layers. Use 1 to 4, or a list of different positions from 0 to 3.",
         ),
         (
             lambda _: layered("modernbert", [1]),
-            "layers: [1]: the first layer of a modernbert model has one norm less than the others; accepted: lists "
-            "that begin with 0",
+            "layers: got [1], but the first layer of modernbert models lacks a norm that the remaining layers have. "
+            "Use a list that starts with 0.",
         ),
         (
             lambda _: sentence_modules._check_prompts(SOURCE, {"query": "find: "}),  # type: ignore[arg-type]
-            "query_prompt: some/model puts 'find: ' before every query; say `query_prompt: 'find: '`",
+            "query_prompt: some/model puts 'find: ' before every query. Write `query_prompt: 'find: '`.",
         ),
         (
             lambda _: unknown_token(),
-            "end_token: '<e>' is no single token of the model's vocabulary, but < e >; accepted: one token as the "
-            "vocabulary has it",
+            "end_token: '<e>' is not a single token of the model's vocabulary, but < e >. Write a token in the "
+            "vocabulary's spelling.",
         ),
         (
             lambda _: Editing(
@@ -283,7 +286,7 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
                 vocabulary=1,
                 generator=None,
             ),
-            "generator: null: these edits need one; accepted: a masked language model",
+            "generator: got null, but these edits need a generator. Set it to a masked language model.",
         ),
         (
             lambda _: index.create("HNSW16,PQ8", 16),

@@ -15,11 +15,13 @@ from typing import Any, NoReturn
 
 from sparring.components.config import UserError
 from sparring.workflows.commands import (
+    adapt,
     chaos,
     clean,
     completion,
     convert,
     doctor,
+    encode,
     evaluate,
     export,
     init,
@@ -28,6 +30,7 @@ from sparring.workflows.commands import (
     push,
     record,
     report,
+    rerank,
     run,
     search,
     serve,
@@ -43,6 +46,7 @@ from sparring.workflows.store.availability import NotMade, remade
 from sparring.workflows.store.dag import StepFailed
 
 COMMANDS = (
+    adapt,
     init,
     plan,
     run,
@@ -52,6 +56,8 @@ COMMANDS = (
     report,
     record,
     search,
+    encode,
+    rerank,
     serve,
     marks,
     export,
@@ -64,46 +70,49 @@ COMMANDS = (
     chaos,
     completion,
 )
-"""A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
-read."""
+"""A module for each command, named like the command. Its docstring is the help, `add_arguments` takes a parser, and
+`call` takes the parsed arguments."""
 
 OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
-"""Errors of a disk that is full, read-only, another's or broken: no mistake of ours that a traceback would explain."""
+"""Errors of a disk that is full, read-only, broken or someone else's. A traceback would not explain them."""
 OF_RIGHTS = {errno.EACCES, errno.EPERM}
-"""Those of them that say that this user may not."""
+"""Errors that say that this user has no permission."""
 YOURS = "files and folders that you may use; --store PLACE moves the store, --runs FOLDER the runs"
 
 KEPT = "Finished steps are kept. Repeat the command to resume."
-MENDED = "Finished steps are kept. Once that is mended, repeat the command to resume."
+FIX_AND_REPEAT = "Finished steps are kept. Fix the cause, then repeat the command to resume."
 
 GUIDE = """\
-Sparring trains dense retrievers and rankers against each other on Ray.
+Sparring trains retrievers and rerankers for your documents, compares them with what you run today, and says what to
+deploy.
 
 To begin:
-  {program} run configs/demo.yaml              a whole round in minutes, on documentation that is here already
+  {program} run configs/demo.yaml              train and compare in minutes, on documentation that is installed here
   {program} search configs/demo.yaml "QUESTION"
-                                               ask what it has trained
+                                               search with the result
 Your own collection, a folder or a file (BEIR, MS MARCO, DPR, CSV, TSV, JSON lines, Parquet, lists of texts):
-  {program} init MY-FOLDER                     what it holds; writes a config of a few lines, MY-FOLDER.yaml
-  {program} plan MY-FOLDER.yaml                what it would do, and the numbers it chose for the collection
-  {program} run MY-FOLDER.yaml                 ends with the system to deploy, and how good it is
+  {program} adapt MY-FOLDER                    `init` and `run` in one command
+  {program} init MY-FOLDER                     describe the collection, and write a short config, MY-FOLDER.yaml
+  {program} plan MY-FOLDER.yaml                list the steps, and the numbers chosen for the collection
+  {program} run MY-FOLDER.yaml                 train and compare; ends with the system to deploy
 
 """
-"""What the command says where it is given nothing."""
+"""Text that the command prints if it is called without arguments."""
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C, 143 for SIGTERM."""
+    """Run one command. Return 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C and 143 for
+    SIGTERM."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who called, as by `>&-`
+        if getattr(sys, name) is None:  # the caller closed it, as `>&-` does
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):  # it may have fewer characters than a text, as with LANG=C
+    if isinstance(sys.stdout, io.TextIOWrapper):  # with LANG=C it cannot write all characters
         sys.stdout.reconfigure(errors="backslashreplace")
     for word in sys.argv[1:] if words is None else words:
         if any("\ud800" <= character <= "\udfff" for character in word):
             print(
-                f"error: argument {word!a}: not UTF-8. Write it in UTF-8; rename a file or folder that is called so, "
-                "or enter the folder and give `.`",
+                f"error: argument {word!a}: it is not UTF-8. Write it in UTF-8. If it names a file or folder, rename "
+                "that, or enter the folder and write `.`",
                 file=sys.stderr,
             )
             return 2
@@ -114,7 +123,7 @@ def main(words: list[str] | None = None) -> int:
     terminated = threading.Event()
 
     def terminate(number: int, frame: Any) -> NoReturn:
-        terminated.set()  # Ray raises another exception for one that was raised while it waited
+        terminated.set()  # Ray replaces an exception that is raised while it waits
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
@@ -126,60 +135,60 @@ def main(words: list[str] | None = None) -> int:
     except UserError as mistake:
         return _said(mistake, arguments)
     except StepFailed as error:
-        print(without_passwords(f"failed: {error}\n{MENDED}"), file=sys.stderr)
+        print(without_passwords(f"failed: {error}\n{FIX_AND_REPEAT}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         reason = "Terminated." if terminated.is_set() else "Interrupted."
-        # Others, and `plan`, run no steps; what `chaos` runs is removed.
+        # Commands without a cluster, and `plan`, run no steps; the files of `chaos` are removed.
         runs = hasattr(arguments, "cluster") and not {"estimate", "kills"} & vars(arguments).keys()
         kept = f" {KEPT}" if runs else ""
         print(f"\n{str(stop) or reason + kept}", file=sys.stderr)
         return 143 if terminated.is_set() else 130
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the program that reads our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # one that the command line or a config gives
+        if error.errno == errno.ENAMETOOLONG:  # a name on the command line or in a config
             print(f"error: {UserError(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         if error.errno not in OF_THE_DISK:
-            if lost := shared_arguments.damaged(arguments):  # Arrow's, of no system call
+            if lost := shared_arguments.damaged(arguments):  # an error of Arrow's, not of a system call
                 return _said(lost, arguments)
             raise
         place = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
         if error.errno in OF_RIGHTS and error.filename:
             print(f"error: {place}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
             return 2
-        print(f"failed: {place}{error.strerror}\n{MENDED}", file=sys.stderr)
+        print(f"failed: {place}{error.strerror}\n{FIX_AND_REPEAT}", file=sys.stderr)
         return 1
     except Exception:
         if lost := shared_arguments.damaged(arguments):
             return _said(lost, arguments)
         raise
     finally:
-        with suppress(KeyboardInterrupt):  # a second one, while Ray is left
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C, while leaving Ray
             shared_arguments.leave()
 
 
 def _output() -> str:
-    """What to call this program's output where it cannot be written, whose errors name no file; empty where it can."""
+    """Name this program's output, if it cannot be written. Such errors name no file. Return "" if it can be written."""
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
         return "standard output: "
     return ""
 
 
 def _disks(arguments: argparse.Namespace) -> str:
-    """Where a disk may be at fault that an error does not name."""
+    """Name the places on disk that may cause an error which names no file."""
     places = [str(place) for key in ("store", "runs") if (place := getattr(arguments, key, None)) is not None]
-    places = [str(s3.local_path(place)) if "://" in place else place for place in places]  # this machine's part of it
+    places = [str(s3.local_path(place)) if "://" in place else place for place in places]  # its cache on this machine
     return f"{' or '.join(places)}: " if places else ""
 
 
 def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
-    """Print what is wrong, with the command that makes a missing file. Return the exit status."""
+    """Print a mistake, with the command that makes a missing file. Return the exit status."""
     named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
     error = (
         shared_arguments.labelled_here(error, arguments)
@@ -188,7 +197,7 @@ def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     )
     message = str(error)
     if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
-        message = f"{error}: repeat the command"  # which sent this job, and knows no --until
+        message = f"{error}: repeat the command"  # the command that sent this job has no --until
     elif isinstance(error, NotMade):
         hint = shared_arguments.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
         finished = named and not error.again and shared_arguments.is_finished(arguments)
@@ -198,22 +207,22 @@ def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
 
 
 OF_ALL = ("--store", "--runs")
-"""Options of all commands."""
+"""Options that all commands have. They stand before the command."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser, of all or of one command: what it does not know is its own mistake, said in one line that names its own
-    help, and of a wrong choice it names the near one."""
+    """Parser of all commands, or of one. For an unknown argument it prints one line that names the help of its own
+    command. For a wrong choice the line names the most similar one."""
 
     def error(self, message: str) -> NoReturn:
-        """One line, and exit status 2."""
+        """Print one line and exit with status 2."""
         self.exit(2, f"error: {message} (more: {self.prog} --help)\n")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         parsed, rest = super().parse_known_args(args, namespace)
-        # argparse gives no word behind an option to a positional argument that may be left out.
+        # argparse does not assign a word behind an option to an optional positional argument.
         for action in self._get_positional_actions():
             if action.nargs == "?" and getattr(parsed, action.dest) is None and rest and rest[0][:1] != "-":
                 setattr(parsed, action.dest, self._get_value(action, rest.pop(0)))
@@ -240,20 +249,20 @@ def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands, with their arguments and help."""
     top = Parser(
         prog=program(),
-        description="Train dense retrievers and rankers against each other on Ray.",
+        description="Train and compare retrievers and rerankers, and search with the best system.",
         epilog=f"Begin with: {program()} plan configs/demo.yaml",
     )
     top.add_argument(
         "--store",
         metavar="PLACE",
-        help="where artifacts lie: a directory, or s3://BUCKET/PREFIX (default: $SPARRING_STORE or store)",
+        help="place of the artifacts: a directory, or s3://BUCKET/PREFIX (default: $SPARRING_STORE or store)",
     )
     top.add_argument(
         "--runs",
         type=Path,
         metavar="FOLDER",
         default=Path("runs"),
-        help="where each run's links and report lie (default: runs)",
+        help="folder of each run's report and links (default: runs)",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:

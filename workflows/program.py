@@ -1,5 +1,4 @@
-"""How the program is called, where it finds configs (in the repository's folder, and as `sparring` in any), and what
-it never says."""
+"""Names of the program, places of configs, and messages without passwords."""
 
 import os
 import re
@@ -9,18 +8,18 @@ from pathlib import Path
 from sparring.workflows import ROOT
 
 NAME = "sparring"
-"""The command that set-up installs (`cluster/environment.py`)."""
+"""Command that the installation provides (`cluster/environment.py`)."""
 CALLED_AS = "SPARRING_CALLED_AS"
-"""What a job has of the command that sent it."""
+"""Environment variable of a job with the command that sent it."""
 
 EXPERIMENT_KEYS = ("experiment", "models_from", "start_from")
 """Keys of configs that name another experiment's file."""
 SENT = "sent"
-"""In a job's folder, the experiments' files that are not of the repository."""
+"""Folder of a job with the experiments' files that are not in the repository."""
 
 
 def program() -> str:
-    """What the user has called, for messages; in a job, what has sent it."""
+    """Return the command that the user has called, for messages. In a job it is the command that sent the job."""
     if sent := os.environ.get(CALLED_AS):
         return sent
     called = Path(sys.argv[0])
@@ -36,15 +35,15 @@ def located(path: Path, referrer: Path | None = None) -> Path:
     """
     if path.exists():
         return path
-    if path.parts[:1] == ("configs",) and (ROOT / path).is_dir():  # a folder of them
+    if path.parts[:1] == ("configs",) and (ROOT / path).is_dir():  # a folder of configs
         return ROOT / path
     folders = [ROOT] if referrer is None else [referrer.parent, ROOT]
     return next((folder / path for folder in folders if (folder / path).is_file()), path)
 
 
 def without_passwords(text: str) -> str:
-    """A message without the user and password of any URL in it: other packages put the URL that they asked, which may
-    come from an environment variable, into their errors.
+    """Remove the user and password of any URL in a message. Other packages quote the URL that they requested, which may
+    come from an environment variable.
 
     >>> without_passwords("no answer from https://me:swordfish@example.org:9/a")
     'no answer from https://***@example.org:9/a'

@@ -1,11 +1,11 @@
-"""Sizes and times as people read them."""
+"""Sizes and times for people."""
 
 CLOSE = 1.25
-"""Two times are one to people if the longer is less than so many times the shorter."""
+"""Two times are shown as one if the longer is less than this many times the shorter."""
 
 
 def size(count: float) -> str:
-    """`512 B`, `1.5 kB`, `12.3 MB`, `512 GB`."""
+    """Format a number of bytes: `512 B`, `1.5 kB`, `12.3 MB`, `512 GB`."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}" if count < 100 * scale else f"{count / scale:,.0f} {unit}"
@@ -13,7 +13,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`, `3.1 days`."""
+    """Format a time: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`, `3.1 days`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that is not exact: `about 40 s`, `about 12 min`, `about 3 h 20 min`."""
+    """Format an approximate time: `about 40 s`, `about 12 min`, `about 3 h 20 min`."""
     if seconds < 90:
         return f"about {max(1, round(seconds / 5) * 5)} s"
     if seconds < 5400:
@@ -39,7 +39,7 @@ def about(seconds: float) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """A time that is known as a range: `4 to 11 min`, `40 s to 3 min`. One number, `about 7 min`, if both are close.
+    """Format a range of times: `4 to 11 min`, `40 s to 3 min`. If both are close, it is one: `about 7 min`.
 
     >>> between(230, 660)
     '4 to 11 min'

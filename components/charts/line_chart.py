@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparring.components.charts.plot import WIDTH, Canvas, Scale, scale, ticks
+from sparring.components.charts.plot import WIDTH, Canvas, Scale, scale, shortened, ticks
 from sparring.components.evaluation.measures import mean_and_deviation
 
 LENGTH, LINE = 19, 12.0
@@ -37,10 +37,16 @@ class Chart:
 
 
 def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
-    """Build a chart for each measure in the result rows of a collection; none if no system has rounds."""
+    """Build a chart for each measure in the result rows of a collection.
+
+    There is none unless some system was measured in two rounds: a curve needs two points.
+    """
     rounds = {row["system"]: row["round"] for row in rows}
     curve_of = _curves({system: number for system, number in rounds.items() if number is not None})
-    if not curve_of:
+    points: dict[str, set[int]] = {}
+    for system, curve in curve_of.items():
+        points.setdefault(curve, set()).add(rounds[system])
+    if all(len(numbers) < 2 for numbers in points.values()):
         return []
     return [
         _chart(measure, [row for row in rows if row["measure"] == measure], curve_of)
@@ -119,7 +125,7 @@ def _draw(canvas: Canvas, name: str, curve: Sequence[Point], colour: str, x: Sca
     for point in curve:
         title = f"{name}, {axis} {point.round}: {point.value:.3f}"
         if point.deviation is not None:
-            title += f" ± {point.deviation:.3f}"
+            title += f", standard deviation {point.deviation:.3f}"
             low, high = y(point.value - point.deviation), y(point.value + point.deviation)
             canvas.path(f"whisker {colour}", f"M{x(point.round):.1f} {low:.1f}V{high:.1f}")
         canvas.dot(f"dot {colour}", x(point.round), y(point.value), 3.5, title)
@@ -161,4 +167,4 @@ def _height(text: Sequence[str]) -> float:
 
 def _short(name: str) -> str:
     """Cut a name to fit next to a chart."""
-    return name if len(name) <= LENGTH else name[: LENGTH - 1].rstrip() + "…"
+    return shortened(name, LENGTH)

@@ -9,14 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Literal
 
 WIDTH = 440
 """Width of a chart, in pixels of its view box."""
 LETTER = 6.5
 """Approximate width of a letter."""
 
+Role = Literal["chosen", "baseline", "plain"]
+"""Role of a system in a chart: the verdict's system, the one that it is compared with, or another."""
+COLOURS: dict[Role, str] = {"chosen": "c0", "baseline": "c1", "plain": "part"}
 Scale = Callable[[float], float]
 """Function from a value to its coordinate."""
+
+
+def shortened(name: str, most: int) -> str:
+    """Cut a name to so many characters.
+
+    >>> shortened("retriever 1", 8)
+    'retriev…'
+    """
+    return name if len(name) <= most else name[: most - 1].rstrip() + "…"
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -75,7 +88,10 @@ class Canvas:
 
         If `text` is None, values have as many decimals as the marks need, at least 2.
         """
-        y, digits = scale(marks, self.bottom, self.top), max(2, -math.floor(math.log10(marks[1] - marks[0])))
+        y = scale(marks, self.bottom, self.top)
+        digits = next(
+            d for d in range(2, 12) if all(math.isclose(round(mark, d), mark, abs_tol=1e-9) for mark in marks)
+        )
         for mark in marks:
             self.path("grid", f"M{self.start} {y(mark):.1f}H{self.end}")
             self.text(self.start - 6, y(mark) + 4, text(mark) if text else f"{mark:.{digits}f}", anchor="end")

@@ -1,18 +1,54 @@
-"""Draw charts that have a row for each name: differences with intervals, shares of a whole, and histograms."""
+"""Draw charts that have a row for each name: values and differences with intervals, shares, and histograms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sparring.components.charts.plot import WIDTH, Canvas, ticks
+from sparring.components.charts.plot import COLOURS, WIDTH, Canvas, Role, shortened, ticks
 
 ROW = 38
-"""Height of a row of differences or shares."""
+"""Height of a row of values, differences or shares."""
+LONGEST = 58
+"""Characters of a name above a bar."""
+NUMBER = 42
+"""Width of a value behind its bar."""
 NAME, HILL = 20, 26
 """Height of a histogram's name, and of its highest bin."""
 MIN_SHARE = 0.001
 """Share that a histogram's outermost bins must have. The axis ends at them."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value with the ends of its 95 % interval; None if the interval is unknown."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    role: Role = "plain"
+
+
+def bars(title: str, rows: Sequence[Bar]) -> str:
+    """Draw a bar with its interval for each value, from 0. The chosen system and its baseline have colours."""
+    ends = [end for row in rows for end in (row.value, row.low, row.high) if end is not None]
+    canvas = Canvas(start=0, end=WIDTH - NUMBER, top=2, height=ROW * len(rows))
+    x = canvas.x_grid(ticks(min(0.0, *ends), max(0.0, *ends)), "{:g}".format)
+    for number, row in enumerate(rows):
+        y = canvas.top + ROW * number + 18
+        interval = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
+        kind = "tick halo" if row.role == "plain" else "tick halo ink"
+        canvas.text(canvas.start, y - 4, shortened(row.name, LONGEST), kind, title=row.name)
+        start, end = sorted((x(0.0), x(row.value)))
+        canvas.bar(COLOURS[row.role], start, y, end - start, 13, f"{row.name}: {row.value:.3f}{interval}")
+        if row.low is not None and row.high is not None:
+            canvas.path("whisker ink", f"M{x(row.low):.1f} {y + 6.5}H{x(row.high):.1f}")
+            for limit in (row.low, row.high):
+                canvas.path("whisker ink", f"M{x(limit):.1f} {y + 3}v7")
+        canvas.text(max(end, x(row.high or 0.0)) + 6, y + 11, f"{row.value:.3f}", "tick halo")
+    values = "; ".join(f"{row.name} {row.value:.3f}" for row in rows)
+    return canvas.svg(f"{title}: {values}", below=24)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Draw scatter plots: a measure against one key of a tuning, and maps of an embedding space."""
+"""Draw scatter plots: quality against latency, a measure against a key of a tuning, and maps of an embedding space."""
 
 import json
 import math
@@ -6,12 +6,87 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparring.components.charts.plot import WIDTH, Canvas, ticks
+from sparring.components.charts.plot import COLOURS, LETTER, WIDTH, Canvas, Role, shortened, ticks
 
 CATEGORY = 52
 """Maximum width of a value that is not a number, next to numbers."""
+LONGEST, BOLD = 34, 1.15
+"""Characters of a name next to a dot, and how much wider bold letters are."""
 SIDE = 260
 """Width and height of a map."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A system with the time of a query, in milliseconds, and its value."""
+
+    name: str
+    milliseconds: float
+    value: float
+    role: Role = "plain"
+
+
+def frontier(systems: Sequence[Timed]) -> list[Timed]:
+    """Return the systems that no faster system equals, the fastest first.
+
+    >>> [timed.name for timed in frontier([Timed("a", 2, 0.5), Timed("b", 1, 0.4), Timed("c", 3, 0.5)])]
+    ['b', 'a']
+    """
+    best: list[Timed] = []
+    for timed in sorted(systems, key=lambda timed: (timed.milliseconds, -timed.value)):
+        if not best or timed.value > best[-1].value:
+            best.append(timed)
+    return best
+
+
+def trade_off(measure: str, systems: Sequence[Timed]) -> str:
+    """Draw quality against latency on a logarithmic axis, and a line through the frontier.
+
+    Names stand at the frontier's dots, at the chosen system and at its baseline, as far as there is room.
+    """
+    canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
+    y = canvas.y_axis(ticks(min(timed.value for timed in systems), max(timed.value for timed in systems)))
+    times = [timed.milliseconds for timed in systems]
+    low, high = math.log(min(times) / 1.3), math.log(max(times) * 1.3)
+
+    def x(milliseconds: float) -> float:
+        return canvas.start + (canvas.end - canvas.start) * (math.log(milliseconds) - low) / (high - low)
+
+    marks = _decades(math.exp(low), math.exp(high))
+    canvas.x_axis([(x(mark), f"{mark:.3g}") for mark in marks], "milliseconds for a query (logarithmic)")
+    best = frontier(systems)
+    canvas.line("level", [(x(timed.milliseconds), y(timed.value)) for timed in best])
+    placed = [(x(timed.milliseconds) - 6, y(timed.value) - 6, 12.0) for timed in systems]
+    for timed in sorted(systems, key=lambda timed: timed.role != "plain"):  # marked systems are drawn last
+        radius = 4.5 if timed.role == "plain" else 6.5
+        title = f"{timed.name}: {timed.value:.3f}, {timed.milliseconds:.3g} ms"
+        canvas.dot(f"dot {COLOURS[timed.role]}", x(timed.milliseconds), y(timed.value), radius, title)
+    named = [timed for timed in systems if timed.role != "plain"] + [
+        timed for timed in reversed(best) if timed.role == "plain"
+    ]
+    for timed in named:
+        _write_name(canvas, timed, x(timed.milliseconds), y(timed.value), placed)
+    values = "; ".join(f"{timed.name} {timed.value:.3f} at {timed.milliseconds:.3g} ms" for timed in systems)
+    return canvas.svg(f"{measure} against milliseconds for a query: {values}", below=40)
+
+
+def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[tuple[float, float, float]]) -> None:
+    """Write a system's name at the first free place around its dot, if there is one, and add it to `placed`.
+
+    `placed` holds the left edge, the top and the width of what is drawn, each about a line high.
+    """
+    name = shortened(timed.name, LONGEST)
+    width = LETTER * len(name) * (1.0 if timed.role == "plain" else BOLD)
+    before, centred = x - 9 - width, x - width / 2
+    for edge, top in ((x + 9, y - 7), (before, y - 7), (centred, y - 22), (centred, y + 8), (before, y - 22)):
+        inside = canvas.start <= edge and edge + width <= canvas.width and canvas.top - 8 <= top <= canvas.bottom - 12
+        in_line = [(start, span) for start, height, span in placed if abs(top - height) < 12]
+        covered = any(edge < start + span and start < edge + width for start, span in in_line)
+        if inside and not covered:
+            placed.append((edge, top, width))
+            kind = "tick" if timed.role == "plain" else f"name {COLOURS[timed.role]}"
+            canvas.text(edge, top + 11, name, f"{kind} halo", title=timed.name)
+            return
 
 
 @dataclass(frozen=True)
@@ -120,4 +195,4 @@ def _text(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 12 else text[:11] + "…"
+    return shortened(text, 12)

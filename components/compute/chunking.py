@@ -1,4 +1,7 @@
-"""Encoding a batch in chunks of texts of similar length: less padding, and memory that does not grow with the batch."""
+"""Encoding of a batch in chunks of texts of similar length.
+
+Chunks need less padding, and the memory use does not grow with the batch.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ _in_step = False
 
 @contextmanager
 def at_least(chunks: int) -> Iterator[None]:
-    """Inside this block a batch is divided into `chunks` chunks or more, if it has enough texts of similar length."""
+    """Divide batches into `chunks` or more chunks inside this block, if they have enough texts of similar length."""
     global _least
     _least = chunks
     try:
@@ -29,7 +32,7 @@ def at_least(chunks: int) -> Iterator[None]:
 
 @contextmanager
 def unchunked() -> Iterator[None]:
-    """Inside this block a batch is encoded in one pass and without checkpointing: the reference for tests of chunks."""
+    """Encode batches in one pass and without checkpointing inside this block. Tests compare chunks with this."""
     global _unchunked
     _unchunked = True
     try:
@@ -40,8 +43,10 @@ def unchunked() -> Iterator[None]:
 
 @contextmanager
 def in_step() -> Iterator[None]:
-    """Inside this block all workers divide a batch into equally many chunks, whatever each has of it: a layer of which
-    each worker has a part is gathered by all of them together."""
+    """Make all workers divide a batch into equally many chunks inside this block, whatever their shares of it.
+
+    If the layers are sharded over the workers, all workers gather a layer together and need the same number of passes.
+    """
     global _in_step
     _in_step = True
     try:
@@ -51,17 +56,17 @@ def in_step() -> Iterator[None]:
 
 
 def is_unchunked() -> bool:
-    """Check whether the caller is inside `unchunked`. Code that divides a batch itself must check this."""
+    """Return True inside an `unchunked` block. Code that divides a batch itself must check this."""
     return _unchunked
 
 
 def in_chunks(forward: Callable[[Any], Tensor], batch: Any, *, tokens: int, recompute: bool) -> Tensor:
-    """`forward` of a batch in chunks of at most `tokens` tokens, with the results in the batch's order.
+    """Apply `forward` to chunks of at most `tokens` tokens. Return the results in the batch's order.
 
-    A batch is any tuple of tensors whose `mask` (N, L) says where tokens are.
+    A batch is any named tuple of tensors with a `mask` (N, L) that is True at tokens.
 
     With `recompute`, only a chunk's result is kept, and the chunk runs again in the backward pass with the same
-    dropout: gradient caching (Gao et al., 2021). The gradient is exact and takes the memory of one chunk.
+    dropout: gradient caching (Gao et al., 2021). The gradient is exact and needs the memory of one chunk.
     """
     if is_unchunked():
         return forward(batch)
@@ -73,7 +78,7 @@ def in_chunks(forward: Callable[[Any], Tensor], batch: Any, *, tokens: int, reco
     results = [
         checkpointed(forward, take_rows(batch, rows, int(lengths[rows[0]])), recompute=recompute) for rows in chunks
     ]
-    for _ in range(most - len(chunks)):  # the shortest again, for nothing; its dropout is no one's else
+    for _ in range(most - len(chunks)):  # to keep up with the other workers: with factor 0, and its own random numbers
         with torch.random.fork_rng([lengths.device] if lengths.is_cuda else []):
             again = take_rows(batch, chunks[-1], int(lengths[chunks[-1][0]]))
             results[-1] = results[-1] + 0 * checkpointed(forward, again, recompute=recompute)
@@ -82,7 +87,7 @@ def in_chunks(forward: Callable[[Any], Tensor], batch: Any, *, tokens: int, reco
 
 
 def _of_all_workers(chunks: int, device: torch.device) -> int:
-    """Return how many chunks each worker makes: its own number, or inside `in_step` the largest of all workers."""
+    """Return how many chunks this worker makes: its own number, or inside `in_step` the largest of all workers."""
     if not _in_step:
         return chunks
     most = torch.tensor([chunks], device=device)
@@ -91,8 +96,10 @@ def _of_all_workers(chunks: int, device: torch.device) -> int:
 
 
 def checkpointed(forward: Callable[..., Tensor], *chunk: Any, recompute: bool) -> Tensor:
-    """`forward` of a chunk. With `recompute`, only the result is kept, and `forward` runs again in the backward
-    pass."""
+    """Apply `forward` to a chunk.
+
+    With `recompute`, keep only the result, and run `forward` again in the backward pass.
+    """
     if recompute and torch.is_grad_enabled():
         result: Tensor = checkpoint(forward, *chunk, use_reentrant=False)
         return result
@@ -100,14 +107,14 @@ def checkpointed(forward: Callable[..., Tensor], *chunk: Any, recompute: bool) -
 
 
 def chunk_rows(lengths: Tensor, tokens: int) -> list[Tensor]:
-    """Return the rows of each chunk of at most `tokens` tokens, the longest texts first."""
+    """Return the rows of each chunk of at most `tokens` tokens, longest texts first."""
     if _least > 1:
         tokens = min(tokens, -(-len(lengths) * int(lengths.max()) // _least))
     return [torch.from_numpy(rows).to(lengths.device) for rows in token_batches(lengths.cpu().numpy(), tokens)]
 
 
 def take_rows(batch: Any, rows: Tensor, longest: int) -> Any:
-    """Take rows of a batch, cut to the padding that they need. The longest of them has `longest` tokens."""
+    """Take some rows of a batch without unneeded padding. `longest` is their largest number of tokens."""
     width = padded_width(longest)
     parts = [part if part is None else part[rows, :width] if part.ndim > 1 else part[rows] for part in batch]
     return type(batch)(*parts)

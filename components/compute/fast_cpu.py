@@ -1,17 +1,17 @@
-"""Attention, dropout and token embeddings for training on a CPU, where torch's own take more time than the matrix
-products.
+"""Fast attention, dropout and token embeddings for training on a CPU.
 
-Torch draws the numbers of a dropout one after another from a slow generator, takes the softmax in fp32 between
-products in bf16, and stores all of that for the backward pass: half of the time of an update of a small encoder.
+Torch draws a dropout's random numbers one after another from a slow generator. It computes the softmax in fp32 between
+products in bf16, and stores all of that for the backward pass. This took half of the time of an update of a small
+encoder.
 
-Here a dropout takes 16 random bits a number from a fast generator. Torch's generator seeds it, so a seed still
-determines every result, and a pass that is recomputed for its gradient drops the same numbers. Attention keeps its
-weights in the precision of its inputs. Its backward pass avoids the softmax's own: the sum that is needed there is the
-product of a row's output and gradient (Dao et al., 2022, FlashAttention, section 3.1).
+The dropout in this module needs 16 random bits for each number, from a fast generator. Torch's generator seeds it, so a
+seed still determines every result, and a recomputed pass drops the same numbers. The attention keeps its weights in the
+precision of its inputs. Its backward pass does without the softmax's backward pass: the sum needed there is the product
+of a row's output and gradient (Dao et al., 2022, FlashAttention, section 3.1).
 
-A pass adds to the gradient of the token embeddings in the rows of its tokens alone. Torch's own gradient is a new
-matrix as large as the vocabulary for each pass, nearly all of it 0: of 250,000 tokens it took a sixth of the time of
-an update of six layers, of 30,000 tokens a twentieth of that of two.
+For the gradient of the token embeddings, a pass changes only its tokens' rows. Torch makes a new gradient of the whole
+vocabulary for each pass, nearly all of it 0. With 250,000 tokens this took a sixth of the time of an update of six
+layers. With 30,000 tokens it took a twentieth of an update of two layers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ NAME = "sparring_cpu_training"
 BITS = 16
 
 LEAST_ROWS = 4_096
-"""With fewer rows an embedding's whole gradient is as quick."""
+"""Smallest number of rows that an embedding is replaced for. With fewer, torch's whole gradient is as fast."""
 
 
 def use_fast_cpu_ops(model: nn.Module) -> None:
-    """Replace a model's attention, dropouts and large embeddings by those of this module, and have its layers skip
-    padding.
+    """Give a model the attention, dropouts and large embeddings of this module, and make its layers skip padding.
 
-    A model whose attention cannot be replaced gets transformers' plain ("eager") one, and computes padding.
+    If the attention cannot be replaced, use the plain ("eager") one of transformers, without skipping padding.
     """
     module: Any
     for module in model.modules():
@@ -56,23 +55,19 @@ def use_fast_cpu_ops(model: nn.Module) -> None:
 
 
 def _is_plain(model: Any) -> bool:
-    """Check whether a model's attention is a plain softmax of products: not capped (Gemma 2), without sinks
-    (gpt-oss).
-    """
+    """Return True if attention is a plain softmax of products: not capped (Gemma 2) and without sinks (gpt-oss)."""
     capped = getattr(model.config, "attn_logit_softcapping", None) is not None
     sinks = any(name.endswith("sinks") for name, _ in model.named_parameters())
     return bool(model._supports_attention_backend) and not capped and not sinks
 
 
 def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
-    """Draw numbers that are 0 with probability `p` (rounded to 1/65,536) and 1 otherwise, seeded by torch's
-    generator.
-    """
+    """Draw numbers that are 0 with probability `p` (rounded to 1/65,536), else 1. Torch's generator seeds them."""
     count = int(np.prod(shape))
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw(-(-count * BITS // 64))
     least = round(p * 2**BITS) - 2 ** (BITS - 1)  # torch compares the bits as signed numbers
     numbers = torch.from_numpy(words.view(np.int16)[:count]).view(shape)
-    # Compared into numbers at once: to make them of a mask of bools takes five times as long.
+    # Writing the comparison's result as numbers is five times as fast as converting a mask of bools.
     return torch.ge(numbers, least, out=torch.empty(shape, dtype=dtype))
 
 
@@ -87,21 +82,23 @@ class Dropout(nn.Dropout):
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding` whose gradient is added to in the rows of a pass's tokens, in memory that stays from update to
-    update: who keeps a gradient past `zero_grad` must copy it."""
+    """`nn.Embedding` with a gradient in which a pass changes only its tokens' rows.
+
+    Updates share the gradient's memory, so a caller that needs a gradient after `zero_grad` must copy it.
+    """
 
     def __init__(self, original: nn.Embedding) -> None:
         with torch.device("meta"):
             super().__init__(original.num_embeddings, original.embedding_dim, original.padding_idx)
-        self.weight = original.weight  # which a head may share
+        self.weight = original.weight  # a head may share it
         self.train(original.training)
         self._gradient: Tensor | None = None
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up the states (..., h) of tokens (...)."""
+        """Return the states (..., h) of tokens (...)."""
         weight = self.weight
         if not torch.is_grad_enabled() or not weight.requires_grad or weight.dtype == torch.bfloat16:
-            return super().forward(ids)  # torch does not add two gradients of rows alone in bf16
+            return super().forward(ids)  # torch cannot add two sparse gradients in bf16
         if weight.grad is None:
             if self._gradient is None:
                 self._gradient = torch.zeros_like(weight)
@@ -120,9 +117,11 @@ def attend(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
-    perhaps with fewer heads, and an additive mask to (N, L, H, d). Packed inputs are (1, H, T, d), and the output is
-    (1, T, H, d)."""
+    """Compute attention through the interface of transformers.
+
+    The inputs have the shape (N, H, L, d), though keys and values may have fewer heads, and the mask is additive. The
+    output has the shape (N, L, H, d). Packed inputs have the shape (1, H, T, d) and an output (1, T, H, d).
+    """
     if attention_mask is not None and is_packed(query, attention_mask):
         query, key, value = (
             unpacked(part.transpose(1, 2), attention_mask).transpose(1, 2) for part in (query, key, value)
@@ -130,7 +129,7 @@ def attend(
         rows = attend(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout)[0]
         return packed(rows, attention_mask), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    query, key = query.to(value.dtype), key.to(value.dtype)  # norms of queries and keys (Qwen3) make fp32 of bf16
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms of queries and keys (Qwen3) return fp32 for bf16
     if (shared := query.shape[1] // key.shape[1]) > 1:  # heads that share keys and values (grouped-query attention)
         key, value = (part.repeat_interleave(shared, 1) for part in (key, value))
     output: Tensor = _Attention.apply(query, key, value, attention_mask, scale, dropout)
@@ -138,7 +137,10 @@ def attend(
 
 
 class _Attention(torch.autograd.Function):
-    """Attention with dropout. A factor common to all weights of a row is applied to the smaller output or gradient."""
+    """Attention with dropout.
+
+    A factor common to all weights of a row is applied to the output or the gradient, because these are smaller.
+    """
 
     @staticmethod
     def forward(

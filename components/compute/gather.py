@@ -1,6 +1,6 @@
-"""What the workers of one training exchange: tensors gathered with their gradient, sums, gradients.
+"""Exchange of tensors, sums and gradients between the workers of one training.
 
-The gradient of `gather` needs no factor for the number of workers to equal that of one process (see the tests).
+The gradient of `gather` equals that of one process. It needs no factor for the number of workers (see the tests).
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def workers() -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Inside this block the process computes as if it were the only worker."""
+    """Compute inside this block as if this process were the only worker."""
     global _alone
     _alone = True
     try:
@@ -52,9 +52,9 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(local: Tensor, *, rows: int) -> Tensor:
-    """Gather the rows of all workers in order of their ranks, each worker's padded with zeros to `rows`.
+    """Gather the rows of all workers in order of their ranks, with zeros after each worker's to make `rows` of them.
 
-    With one worker, the tensor itself. The backward pass sums the gradients of a row over the losses of all workers.
+    With one worker, return the tensor itself. The backward pass sums a row's gradients over the losses of all workers.
     """
     if workers() == 1:
         return local
@@ -63,7 +63,7 @@ def gather(local: Tensor, *, rows: int) -> Tensor:
 
 
 def max_over_workers(count: int, device: torch.device) -> int:
-    """Return the largest value of a number over the workers."""
+    """Return the largest `count` of all workers."""
     if workers() == 1:
         return count
     value = torch.tensor([count], device=device)
@@ -80,18 +80,17 @@ def sum_over_workers(values: Tensor) -> Tensor:
 
 
 def of_first(value: int, device: torch.device) -> int:
-    """Return the first worker's value of a number on every worker. All workers wait here for each other."""
+    """Return the first worker's `value` on every worker. All workers wait for each other here."""
     if workers() == 1:
         return value
-    contribution = int(value) if rank() == 0 else 0  # of a bool a tensor would have another type than on other workers
+    contribution = int(value) if rank() == 0 else 0  # int, as a bool's tensor would have another type than 0's
     return int(sum_over_workers(torch.tensor([contribution], device=device)))
 
 
 def sum_gradients(parameters: list[Tensor]) -> None:
-    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers.
+    """Replace every parameter's gradient with its sum over the workers, sent in a few large buffers.
 
-    If no worker has a gradient for a parameter, it has none afterwards. The optimizer then skips it, as with one
-    worker.
+    A parameter without a gradient on any worker has none afterwards. The optimizer then skips it, as with one worker.
     """
     if workers() == 1:
         return
@@ -106,7 +105,7 @@ def sum_gradients(parameters: list[Tensor]) -> None:
 
 
 def _buckets(parameters: list[Tensor], limit: int = 2**24) -> list[list[Tensor]]:
-    """Group the parameters into at most `limit` numbers a group. A larger parameter is a group of its own."""
+    """Divide the parameters into groups of at most `limit` numbers. A larger parameter is a group by itself."""
     buckets: list[list[Tensor]] = [[]]
     size = 0
     for parameter in parameters:

@@ -1,6 +1,7 @@
-"""Linear layers as oneDNN's products on a CPU: their weights laid out once, and biases and activations in the product.
+"""Linear layers on a CPU with oneDNN's matrix products.
 
-torch offers these products to its compiler; here they are asked for directly.
+The weights are laid out once. The product adds the biases and applies the activation. Torch offers these products to
+its compiler. This module calls them directly.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from torch import Tensor, nn
 from sparring.components.compute.precision import DTYPES, has_bf16, has_int8
 
 PACKED_FOR = 4_096
-"""Rows that weights are laid out for; other numbers of rows give the same results."""
+"""Number of rows that weights are laid out for. Other numbers of rows give the same results."""
 
 AT_ONCE = 512
-"""Rows that are rounded, multiplied and scaled back together: as many as stay in a core's cache meanwhile."""
+"""Number of rows that are rounded, multiplied and scaled back together. So many stay in a core's cache meanwhile."""
 
 ZERO = 128
-"""What stands for 0 in 8 bits without a sign."""
+"""Unsigned 8-bit number that represents 0."""
 
 
 class LinearProduct(Protocol):
-    """Linear layers side by side as one product."""
+    """Linear layers of the same inputs, as one product with their outputs side by side."""
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """Multiply (N, in) rows, and add the biases: (N, out), with a GELU if `gelu`."""
+        """Multiply rows (N, in), add the biases and, if `gelu`, apply a GELU. Return (N, out)."""
 
 
 def has_products(precision: str) -> bool:
-    """Check whether torch has oneDNN, and the processor has the instructions for products in this precision."""
+    """Return True if torch has oneDNN and the processor has the instructions for products in this precision."""
     if not torch.backends.mkldnn.is_available():
         return False
     if precision == "int8":
@@ -39,7 +40,7 @@ def has_products(precision: str) -> bool:
 
 
 def linear_product(precision: str, *parts: nn.Linear) -> LinearProduct:
-    """Linear layers of the same inputs, side by side, with products in `fp32`, `bf16` or `int8`."""
+    """Return a product in `fp32`, `bf16` or `int8` for linear layers of the same inputs, with outputs side by side."""
     weight = torch.cat([part.weight for part in parts]).detach()
     bias = torch.cat([part.bias for part in parts]).detach().float()  # added before the result is rounded
     return Rounded(weight, bias) if precision == "int8" else Plain(weight, bias, DTYPES[precision])
@@ -53,7 +54,7 @@ class Plain:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), PACKED_FOR)
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """Multiply (N, in) rows in this precision: (N, out), with an exact GELU if `gelu`."""
+        """Multiply rows (N, in) in this precision and, if `gelu`, apply an exact GELU. Return (N, out)."""
         activation, approximation = ("gelu", "none") if gelu else ("none", "")  # "none": not the approximation by tanh
         return torch.ops.mkldnn._linear_pointwise(
             rows.to(self._dtype), self._weight, self._bias, activation, [], approximation
@@ -61,11 +62,11 @@ class Plain:
 
 
 class Rounded:
-    """Products in 8 bits, with a scale for each row and one for each output; what comes out is in bf16, or in fp32
-    where the processor has no products in bf16.
+    """Products in 8 bits, with a scale for each row and one for each output.
 
-    A row's scale is its largest number's, so that a text's vector does not depend on the texts beside it. oneDNN takes
-    states without a sign, and one scale for all: rows are moved by 128, and scaled back after the product.
+    The outputs are in bf16, or in fp32 if the processor has no products in bf16. A row's scale follows from its largest
+    number, so that a text's vector does not depend on the other texts of its batch. oneDNN expects unsigned states and
+    a single scale. Therefore 128 is added to the rows, and the row's scale is applied after the product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
@@ -78,7 +79,7 @@ class Rounded:
         self._zeros = torch.zeros(len(weight), dtype=torch.long)
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """Multiply (N, in) rows: (N, out) in `dtype`."""
+        """Multiply rows (N, in), add the biases and, if `gelu`, apply a GELU. Return (N, out) in `dtype`."""
         result = torch.empty((len(rows), len(self._zeros)), dtype=self.dtype)
         for some, into in zip(rows.split(AT_ONCE), result.split(AT_ONCE), strict=True):
             rounded, scales = eight_bits(some)
@@ -88,7 +89,7 @@ class Rounded:
         return result
 
     def product(self, rows: Tensor) -> Tensor:
-        """Multiply quantised (N, in) rows: (N, out), without rescaling and without bias."""
+        """Multiply quantised rows (N, in). Return (N, out) without rescaling and without bias."""
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
             rows, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, self.dtype, "none", [], ""
         )
@@ -96,8 +97,9 @@ class Rounded:
 
 
 def eight_bits(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise (N, d) rows to unsigned 8 bits, `ZERO + rows / scales`, and return them with their scales (N, 1). A
-    row of zeros stays zero.
+    """Quantise rows (N, d) to unsigned 8 bits, `ZERO + rows / scales`. Return them with their scales (N, 1).
+
+    A row of zeros stays zero.
     """
     scales = rows.abs().amax(-1, keepdim=True).float().clamp_min_(1e-30).div_(127)
     return (rows / scales).add_(ZERO + 0.5).to(torch.uint8), scales

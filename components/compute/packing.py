@@ -1,9 +1,9 @@
-"""Layers without padding: between an encoder's first and last layer, the tokens of a batch's texts lie one after
-another, (1, T, h), and only attention sees the texts apart.
+"""Encoder layers without padding.
 
-Products, norms, activations and dropouts treat each token alone, so what they spend on padding is for nothing: a tenth
-to a fifth of a training batch. Attention puts the tokens back into rows with their padding, since whole products are
-faster on a CPU than one for each text (see `components.compute.attention`).
+Between the first and the last layer, a batch's texts form one long sequence of tokens (1, T, h). Only attention keeps
+the texts apart. Products, norms, activations and dropouts treat each token by itself, so they would compute padding in
+vain: a tenth to a fifth of a training batch. Attention puts the tokens back into padded rows, because on a CPU whole
+products are faster than a product for each text (see `components.compute.attention`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from torch import Tensor, nn
 
 ENCODERS = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
-"""Models whose layers take states and a mask alone: positions are in the embeddings."""
+"""Types of models whose layers need only states and a mask, as the embeddings contain the positions."""
 
 LEAST = 1 / 32
-"""With less of a batch in padding, moving the tokens takes more time than padding does."""
+"""Smallest share of padding for which a batch is packed. With less, moving the tokens takes longer than padding."""
 
 
 def pack_layers(model: Any) -> None:
-    """Have the layers of a pre-trained encoder run on packed tokens; it must have the attention of `fast_cpu`.
+    """Make the layers of a pre-trained encoder run on packed tokens. The encoder must have the attention of `fast_cpu`.
 
-    The states that come out are as before, but for those of padding, which are 0. A pass that asks for the hidden
-    states of all layers is not packed. Other models stay as they are.
+    The output is the same, except that the states of padding are 0. A pass that asks for the hidden states of all
+    layers is not packed. Models of other types are not changed.
     """
     if model.config.model_type not in ENCODERS or getattr(model.config, "is_decoder", False):
         return
@@ -34,24 +34,24 @@ def pack_layers(model: Any) -> None:
 
 
 def is_packed(states: Tensor, mask: Tensor) -> bool:
-    """Check whether states (1, ...) are those of the N texts of a mask (N, 1, L, L)."""
+    """Return True if `states` (1, ...) are the packed states of the N texts of a mask (N, 1, L, L)."""
     return len(mask) > 1 == len(states)
 
 
 def packed(rows: Tensor, mask: Tensor) -> Tensor:
-    """Pack the tokens of (N, L, ...) rows into (1, T, ...)."""
+    """Pack the tokens of rows (N, L, ...) into (1, T, ...)."""
     return rows.flatten(0, 1).index_select(0, _tokens(mask)).unsqueeze(0)
 
 
 def unpacked(tokens: Tensor, mask: Tensor) -> Tensor:
-    """Unpack (1, T, ...) tokens into (N, L, ...) rows, 0 for padding."""
+    """Unpack tokens (1, T, ...) into rows (N, L, ...), with 0 at padding."""
     count, length = len(mask), mask.shape[-1]
     rows = tokens.new_zeros(count * length, *tokens.shape[2:])
     return rows.index_copy(0, _tokens(mask), tokens[0]).unflatten(0, (count, length))
 
 
 def _tokens(mask: Tensor) -> Tensor:
-    """Return the places of tokens (T,) among all rows' places. All tokens of a text see what its first place sees."""
+    """Return the positions (T,) of tokens in all rows. All tokens of a text attend to what its first position does."""
     return (mask[:, 0, 0] == 0).flatten().nonzero()[:, 0]
 
 

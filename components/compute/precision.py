@@ -1,11 +1,11 @@
-"""The precision of matrix products: what is asked for, and what this machine computes them in.
+"""Choice of the precision in which a machine computes matrix products.
 
-`bf16` asks for products in bf16 where a processor has instructions for them. One without them converts every number
-there and back, and takes several times as long as in fp32 (an Intel Xeon with AVX-512 alone: 29 against 137 billion
-operations a second of a core). There products are in fp32, which rounds less.
+`bf16` computes products in bf16 if the processor has instructions for them. A processor without them would convert
+every number to fp32 and back, which is several times as slow as fp32: on an Intel Xeon with only AVX-512, 29 instead of
+137 billion operations a second and core. Such a processor computes in fp32, which rounds less.
 
-`int8`, which only models that are asked can have, is computed where a processor has VNNI, and as `bf16` elsewhere:
-without VNNI oneDNN's sums of products in 8 bits overflow.
+`int8` is only possible for models at inference. If the processor has no VNNI, it is the same as `bf16`, because without
+VNNI oneDNN's sums of 8-bit products overflow.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-"""Of the weights that are kept for products."""
+"""Type of the weights in each precision. The precision `int8` has its own quantised weights."""
 
 
 def has_bf16(device: str) -> bool:
-    """Check whether a kind of device multiplies bf16 itself. On other architectures than x86, trust torch's report."""
+    """Return True if a kind of device has instructions for bf16 products. Assume so for CPUs other than x86."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     has = torch.cpu.get_capabilities()
@@ -28,19 +28,21 @@ def has_bf16(device: str) -> bool:
 
 
 def has_int8(device: str) -> bool:
-    """Check whether a kind of device multiplies 8-bit numbers and sums them in 32 bits: x86 with VNNI."""
+    """Return True if a kind of device multiplies 8-bit numbers and sums them in 32 bits: x86 with VNNI."""
     has = torch.cpu.get_capabilities()
     return device == "cpu" and bool(has.get("avx512_vnni") or has.get("avx_vnni"))
 
 
 def computed(requested: str, device: str) -> str:
-    """Return the precision in which a device computes products when `requested` is requested."""
+    """Return the precision in which a device computes products if a config requests `requested`."""
     if requested == "int8" and has_int8(device):
         return requested
     return "bf16" if requested != "fp32" and has_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: str, *, keep: bool = True) -> Any:
-    """Inside this block a kind of device computes products in this precision, which `computed` gives. `keep` keeps the
-    weights that were rounded for a pass for the next ones: quick, but all passes' gradients are then summed in bf16."""
+    """Compute products inside this block in a precision that `computed` returned.
+
+    With `keep`, passes share the rounded weights. This is fast, but sums the gradients of all passes in bf16.
+    """
     return torch.autocast(device, torch.bfloat16, cache_enabled=keep) if precision == "bf16" else nullcontext()

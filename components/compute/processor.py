@@ -1,4 +1,4 @@
-"""This process's CPU and memory: what the CPU can do, the number of threads, how memory is kept and returned."""
+"""Description of this machine's CPU, and this process's threads and memory management."""
 
 import ctypes
 import gc
@@ -13,7 +13,7 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # parameters of glibc's mallopt
 
 @cache
 def has_amx() -> bool:
-    """Check whether the CPU has AMX, which multiplies bf16 matrices in hardware."""
+    """Return True if the CPU has AMX, which multiplies bf16 matrices in hardware."""
     import torch
 
     return bool(torch.cpu.get_capabilities().get("amx_bf16"))
@@ -21,7 +21,7 @@ def has_amx() -> bool:
 
 @cache
 def cpu_info() -> str:
-    """Return Linux's description of the processor with its instructions, or an empty text on other systems."""
+    """Return Linux's description of the processor with its instructions, or an empty text on another system."""
     try:
         return Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -30,7 +30,7 @@ def cpu_info() -> str:
 
 @cache
 def describe_processor() -> dict[str, str | int]:
-    """Describe this machine's processor: its name, the instructions that make models fast, and its number of cores."""
+    """Return the name of this machine's processor, with AMX if it has that, and its number of cores."""
     model = re.search(r"^model name\s*: (.*)", cpu_info(), re.M)
     name = " ".join(model.group(1).replace("(R)", "").split()) if model else "an unknown processor"
     return {"processor": f"{name} with AMX" if "amx_bf16" in cpu_info() else name, "cores": os.cpu_count() or 1}
@@ -39,13 +39,12 @@ def describe_processor() -> dict[str, str | int]:
 def configure_process(threads: int) -> None:
     """Set torch's number of threads, and let this process keep memory that it has used.
 
-    By default the C library returns a large tensor's memory to the kernel when the tensor is deleted; the kernel then
-    has to provide and clear memory for the next one. That takes a fifth to a quarter of the time of training and
-    encoding on a CPU.
+    By default the C library returns the memory of a deleted large tensor to the kernel, which must then provide and
+    clear memory for the next tensor. This takes a fifth to a quarter of the time of training and encoding on a CPU.
 
-    On a GPU torch prefers cuDNN's attention, which makes a plan for every new shape: 39 ms, and 118 ms with the
-    gradient, where another kind takes .1 and .5 ms (an H100, 50 texts of 100 tokens). Batches of texts have a new shape
-    almost each time, so the other kinds are asked for.
+    On a GPU torch prefers cuDNN's attention, which makes a plan for every new shape. On an H100, with 50 texts of 100
+    tokens, this takes 39 ms, and 118 ms with the gradient. Another kind of attention takes 0.1 and 0.5 ms. As almost
+    every batch of texts has a new shape, cuDNN's attention is switched off.
     """
     import torch
 
@@ -59,7 +58,7 @@ def configure_process(threads: int) -> None:
 
 
 def release_memory() -> None:
-    """Return unused memory to the system, so that a process that waits for work holds little."""
+    """Return unused memory to the system, so that a process that waits for work needs little."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,7 +1,7 @@
-"""The roofline: the least time in which this processor can do a model's matrix products.
+"""The roofline: the shortest time in which this processor can compute a model's matrix products.
 
-It is their number of operations over the rate that this processor reaches with nothing but such products. The rest of
-a step's time went to memory, to what is computed between the products, and to padding.
+The roofline is the number of operations, divided by the rate that the processor reaches with such products alone. The
+remaining time of a step is spent on memory, on computations between the products, and on padding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparring.components.compute.linear_products import Rounded, eight_bits
 from sparring.components.compute.precision import DTYPES
 
 SECONDS = 0.1
-"""The rate is measured for at least this long, after a warm-up as long."""
+"""Shortest time for which the rate is measured, after a warm-up of the same length."""
 
 Shape = tuple[int, int]
 
@@ -28,8 +28,8 @@ Shape = tuple[int, int]
 class MatrixProducts:
     """The matrix products of an encoder's layers.
 
-    With `first_only`, those that the last state of each text's first token needs: in the last layer the keys and values
-    of all tokens, and everything else for the first token alone.
+    With `first_only`, only the last state of each text's first token is needed. The last layer then computes keys and
+    values for all tokens, and everything else for the first token alone.
     """
 
     def __init__(self, encoder: Any, *, first_only: bool = False) -> None:
@@ -38,14 +38,14 @@ class MatrixProducts:
         self._shapes = tuple((part.in_features, part.out_features) for part in linear.values())
         self._frozen = sum(2.0 * part.weight.numel() for part in linear.values() if not part.weight.requires_grad)
         layers, self._width = encoder.config.num_hidden_layers, encoder.config.hidden_size
-        size = getattr(encoder.config, "head_dim", None)  # Qwen3's heads together are wider than its states
+        size = getattr(encoder.config, "head_dim", None)  # in Qwen3, all heads together are wider than the states
         self._heads = self._width if size is None else size * encoder.config.num_attention_heads
         per_token = sum(2.0 * rows * columns for rows, columns in self._shapes)
         self._full_layers = layers - 1 if first_only else layers
         self._per_layer, self._keys_and_values = per_token / layers, 4.0 * self._width**2 if first_only else 0.0
 
     def operations(self, lengths: np.ndarray) -> float:
-        """Floating-point operations of a forward pass over texts of these lengths, without padding."""
+        """Return the floating-point operations of a forward pass over texts of these lengths, without padding."""
         tokens, squares = lengths.sum(), np.square(lengths, dtype=np.float64).sum()
         total = self._full_layers * (self._per_layer * tokens + 4.0 * self._heads * squares)
         if self._keys_and_values:
@@ -54,26 +54,26 @@ class MatrixProducts:
         return float(total)
 
     def training_operations(self, lengths: np.ndarray) -> float:
-        """Floating-point operations of a forward and a backward pass over texts of these lengths, without padding.
+        """Return the floating-point operations of a forward and a backward pass, without padding.
 
-        A product of two matrices has the gradients of both to compute, each as much work again; that of a frozen weight
-        has one.
+        The gradients of a product's two matrices need as many operations each as the product. A frozen weight has no
+        gradient.
         """
         return 3 * self.operations(lengths) - self._frozen * float(lengths.sum())
 
     def rate(self, *, tokens: int, device: str, precision: str) -> float:
-        """Operations a second of the layers' products alone, on `tokens` tokens at once and this process's threads."""
+        """Return the operations a second of the layers' products alone, for `tokens` tokens and torch's threads."""
         return _rate(self._shapes, tokens, device, precision, torch.get_num_threads())
 
 
 def head_operations(head: nn.Module, places: int) -> float:
-    """Floating-point operations of a head's forward pass over the states of so many places."""
+    """Return the floating-point operations of a head's forward pass over states at `places` positions."""
     return 2.0 * places * sum(weight.numel() for weight in head.parameters() if weight.ndim == 2)
 
 
 @cache
 def _rate(shapes: tuple[Shape, ...], tokens: int, device: str, precision: str, threads: int) -> float:
-    """Measured once in a process, on random numbers: some processors multiply zeros faster."""
+    """Measure the rate once in a process. Use random numbers, because some processors multiply zeros faster."""
     rng = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> Tensor:

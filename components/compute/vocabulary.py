@@ -1,9 +1,8 @@
-"""The softmax over a vocabulary: the likelihood of a token at each place, and tokens that are drawn from it.
+"""The softmax over a vocabulary: the likelihood of a token at each position, and sampled tokens.
 
-A place has a score for each of 30,000 tokens, so that what is computed of them takes the time in which memory is read
-and written. On a CPU it is done for a few places at a time, whose scores stay in the processor's cache meanwhile; on a
-GPU for all places, with as few passes over them as there can be. The backward pass keeps no more than the scores and a
-number for each place.
+A position has a score for each of 30,000 tokens, so most of the time is spent on reading and writing memory. A CPU
+therefore works on a few positions at a time, whose scores stay in its cache. A GPU works on all positions, with as few
+passes over the scores as possible. For the backward pass, only the scores and a number for each position are kept.
 """
 
 from collections.abc import Iterator
@@ -13,11 +12,13 @@ import torch
 from torch import Tensor
 
 CACHED = 2**17
-"""How many scores a CPU works on at a time: 1 MiB of fp64."""
+"""Number of scores that a CPU works on at a time: 1 MiB in fp64."""
 
 
 def log_likelihoods(scores: Tensor, ids: Tensor) -> Tensor:
-    """Return the log-probability (M,) of token `ids` (M,) under `scores` (M, V), in fp32, or fp64 if the scores are.
+    """Return the log-probabilities (M,) of the tokens `ids` (M,) under `scores` (M, V).
+
+    They are in fp32, or in fp64 if the scores are.
 
     >>> log_likelihoods(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([1])).exp()
     tensor([0.7500])
@@ -28,10 +29,10 @@ def log_likelihoods(scores: Tensor, ids: Tensor) -> Tensor:
 
 
 def sampled(scores: Tensor, draws: Tensor) -> Tensor:
-    """Sample tokens (M,) from the softmax of scores (M, V): where the cumulative probability first exceeds the draw.
+    """Sample tokens (M,) from the softmax of `scores` (M, V).
 
-    Sums are in double precision. Two ways of computing them then almost never put a draw on different sides of a
-    boundary.
+    A token is the first whose cumulative probability exceeds the draw, a random number from 0 to 1. Sums are in double
+    precision, so that two ways of computing them almost never put a draw on different sides of a boundary.
 
     >>> sampled(torch.tensor([0.25, 0.75]).log().expand(3, 2), torch.tensor([0.0, 0.24, 0.26]))
     tensor([0, 0, 1])
@@ -46,7 +47,7 @@ def sampled(scores: Tensor, draws: Tensor) -> Tensor:
 
 
 class _InTheCache(torch.autograd.Function):
-    """Scores minus their logarithm of summed exponentials. The gradient is 1 at the token minus the probabilities."""
+    """Score of the token minus the logsumexp of all scores. The gradient is 1 at the token, minus the probabilities."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ids: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ class _InTheCache(torch.autograd.Function):
 
 
 class _InFewPasses(torch.autograd.Function):
-    """The same for all places at once, by torch's softmaxes: each is one pass over the scores in fp32."""
+    """The same for all positions at once with torch's softmaxes, each of which is one pass over the scores in fp32."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, ids: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ class _InFewPasses(torch.autograd.Function):
 
 
 def _blocks(scores: Tensor) -> Iterator[slice]:
-    """Divide the places into blocks that are worked on together. On a GPU there is a single block."""
+    """Divide the positions into blocks that are computed together. On a GPU there is a single block."""
     places, vocabulary = scores.shape
     step = max(1, CACHED // vocabulary) if scores.device.type == "cpu" else max(1, places)
     return (slice(begin, begin + step) for begin in range(0, places, step))

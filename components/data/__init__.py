@@ -1,1 +1,1 @@
-"""What steps read and write: tables, groups, vectors, token stores, and TREC files."""
+"""Data that steps read and write: tables, groups, vectors and token stores."""

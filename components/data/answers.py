@@ -1,12 +1,12 @@
-"""Whether a text contains an answer, decided as DPR does (Karpukhin et al., 2020); AR2 measures NQ and TriviaQA by it.
+"""Matching of answers in texts by DPR's rules (Karpukhin et al., 2020). AR2 evaluates NQ and TriviaQA with them.
 
-Mode `tokens`: the answer's tokens occur one after another among the text's tokens, both in Unicode's decomposed form
-(NFD) and in lower case. A token is a run of letters, digits and marks, or any other character that is not white space.
-Mode `regex`: each answer is a regular expression, as in CuratedTREC, and is searched in the decomposed text, ignoring
-case.
+In mode `tokens`, an answer matches if its tokens occur consecutively among the text's tokens. Both are in Unicode's
+decomposed form (NFD) and in lower case. A token is a run of letters, digits and marks, or any other single character
+that is not white space. In mode `regex`, each answer is a regular expression, as in CuratedTREC. It is searched in the
+decomposed text, ignoring case.
 
-For speed a text is never split into all its tokens: if an answer's longest token does not occur in the text, as in most
-documents, nothing else is compared.
+For speed, a text is never split into all its tokens. Most documents do not contain the longest token of an answer, and
+then nothing else is compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparring.components.config import UserError
 Mode = Literal["tokens", "regex"]
 
 SECONDS = 60
-"""For one pattern in one text."""
+"""Maximum time for the search of a pattern in a text."""
 
 # A search that starts inside a word skips the rest of the word.
 _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p{M}\p{Z}\p{C}]")
@@ -37,7 +37,7 @@ def normalize(text: str, mode: Mode = "tokens") -> str:
 def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bool]:
     """Return a function that checks whether a normalized text contains any of the answers.
 
-    An answer without tokens matches no text. UserError if an answer is not a valid regular expression in mode `regex`.
+    An answer without tokens matches no text. In mode `regex`, raise UserError if an answer is not a valid expression.
 
     >>> contains = matcher(["New York"])
     >>> contains(normalize("Born in new york.")), contains(normalize("New Yorkers"))
@@ -79,7 +79,7 @@ def _contains(answer: list[str], text: str) -> bool:
 
 
 def _lower(text: str) -> str:
-    """Convert each token to lower case by itself: a Greek sigma's lower case depends on its neighbours."""
+    """Convert each token to lower case separately, because a Greek sigma's lower case depends on its neighbours."""
     return _TOKEN.sub(lambda token: token.group().lower(), text) if "\u03a3" in text else text.lower()
 
 
@@ -88,8 +88,8 @@ def _searched(pattern: regex.Pattern[str], text: str) -> bool:
         return pattern.search(text, timeout=SECONDS) is not None
     except TimeoutError:
         raise UserError(
-            f"answer {pattern.pattern!r}: searching one text takes more than {SECONDS} s; accepted: a regular "
-            "expression that does not try every way to divide a text, as (a+)+ does"
+            f"the answer {pattern.pattern!r} takes more than {SECONDS} s to search in a single text. Use a regular "
+            "expression without nested repetitions such as (a+)+."
         ) from None
 
 
@@ -97,4 +97,4 @@ def _pattern(answer: str) -> regex.Pattern[str]:
     try:
         return regex.compile(unicodedata.normalize("NFD", answer), regex.IGNORECASE | regex.MULTILINE)
     except regex.error as error:
-        raise UserError(f"answer {answer!r}: not a regular expression: {error}") from None
+        raise UserError(f"the answer {answer!r} is not a regular expression: {error}.") from None

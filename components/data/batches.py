@@ -1,4 +1,4 @@
-"""Padded batches of texts: building one out of token ids, moving it to a device, dividing many texts into batches."""
+"""Padded batches of texts. They are built from token ids and moved to a device. Many texts are split into batches."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Padded texts as a model takes them."""
+    """Padded texts, as inputs of a model."""
 
     ids: Tensor
-    """(N, L) token ids, special tokens and padding included."""
+    """Token ids, including special tokens and padding: (N, L)."""
     mask: Tensor
-    """(N, L) 1 for a token, 0 for padding."""
+    """1 for a token, 0 for padding: (N, L)."""
     segments: Tensor | None = None
-    """(N, L) segment (token type) ids, where the model takes them."""
+    """Segment (token type) ids: (N, L). If None, the model does not use segments."""
 
 
 B = TypeVar("B", bound=tuple)
 
 
 def to_device(batch: B, device: Any) -> B:
-    """Move every tensor of a tuple to the device. The tuple may hold None and such tuples too."""
+    """Move every tensor of a tuple to the device. The tuple may also contain None and nested tuples."""
     moved: list[Any] = [
         to_device(part, device)
         if isinstance(part, tuple)
@@ -38,13 +38,13 @@ def to_device(batch: B, device: Any) -> B:
 
 
 class Part(NamedTuple):
-    """One part of each of N sequences: row i takes `values[starts[i] : starts[i] + lengths[i]]`."""
+    """A part of each of N sequences. In row i it is `values[starts[i] : starts[i] + lengths[i]]`."""
 
     values: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     segment: int | list[int] = 0
-    """The segment id of all its tokens, or a list with one for each token of a part that is the same in every row."""
+    """Segment id of the part's tokens. It can be a list, one per token, if the part is equal in every row."""
 
     @classmethod
     def same(cls, tokens: list[int], count: int, segment: int | list[int] = 0) -> Part:
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 def concatenate(parts: list[Part], padding: int, *, segments: bool) -> Batch:
-    """Concatenate each row's parts, padded with the token `padding` to the longest row."""
+    """Concatenate each row's parts. Rows are padded with the token `padding` to the longest row."""
     import torch
 
     lengths = np.sum([part.lengths for part in parts], axis=0)
@@ -72,21 +72,21 @@ def concatenate(parts: list[Part], padding: int, *, segments: bool) -> Batch:
 
 
 def _positions(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return every position of the runs that begin at `starts`, run after run."""
+    """Return every position of the runs that start at `starts`, one run after another."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def padded_width(length: int) -> int:
-    """Return the width of a batch whose longest text has `length` tokens: the next multiple of 8, for the hardware."""
+    """Return the width of a batch whose longest text has `length` tokens: the next multiple of 8, which is faster."""
     return -(-max(1, length) // 8) * 8
 
 
 def token_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     """Divide the positions of `lengths` into batches of similar length, each of at most `max_tokens` with padding.
 
-    The longest come first, so that a batch too large for memory fails at once; equal lengths keep their order. A text
-    longer than `max_tokens` is a batch of its own.
+    The longest texts come first, so that a batch that is too large for memory fails at once. Texts of equal length keep
+    their order. A text longer than `max_tokens` is a batch by itself.
 
     >>> [batch.tolist() for batch in token_batches(np.array([5, 9, 5, 5]), 16)]
     [[1], [0, 2], [3]]

@@ -1,4 +1,4 @@
-"""Groups as arrays, and which rows of a collection's tables its ids, queries and relevant documents are."""
+"""Groups as arrays, and lookups of ids, queries and relevant documents in a collection's tables."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from sparring.components.rng import keyed_sample
 from sparring.components.timing import timed
 
 CANDIDATES = 10_000_000
-"""Candidates of groups whose ids are in memory at once; changes no result."""
+"""Number of candidates whose ids are in memory at once. It does not change results."""
 NOTHING, NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 class Group(NamedTuple):
-    """One training example: rows of the collection's tables, which are also rows of the token store."""
+    """A training example: row numbers in the collection's tables, which are also row numbers in the token store."""
 
     query: int
     documents: np.ndarray
@@ -29,16 +29,17 @@ class Group(NamedTuple):
 
 
 class Groups:
-    """A table of groups, with rows of a collection's tables instead of ids. It is read in pieces: the ids of all
-    candidates may be more than fits in memory."""
+    """A table of groups, with row numbers of the collection's tables instead of ids.
+
+    The table is read in pieces, because the ids of all candidates may not fit in memory.
+    """
 
     def __init__(self, path: Path, data: Path) -> None:
         query_ids = ids_of(data / "queries.parquet", "query_id")
         document_ids = ids_of(data / "documents.parquet", "doc_id")
         with pq.ParquetFile(path) as file:
             most = elements(file.metadata)
-        # Filled as they are read: one array after another beside its parts would be twice as much. What is not filled
-        # takes no memory.
+        # Fill arrays while reading: concatenating parts would need twice the memory. Unfilled parts take no memory.
         documents, targets, teacher = np.empty(most, np.int64), np.empty(most, np.float32), np.empty(most, np.float32)
         queries, lengths, taught, end = [NOTHING], [NOTHING], True, 0
         for piece in pieces(path, GROUPS, rows=CANDIDATES):
@@ -52,15 +53,15 @@ class Groups:
             if taught:
                 teacher[start:end] = flat(piece["teacher"])
         self.queries = np.concatenate(queries)
-        """(G,) rows of the queries."""
+        """Rows of the queries: (G,)."""
         self.offsets = np.r_[0, np.cumsum(np.concatenate(lengths))]
-        """(G + 1,) where each group's candidates begin among those of all groups."""
+        """Start of each group's candidates among all candidates, and the end of the last: (G + 1,)."""
         self.documents = documents[:end]
-        """(C,) rows of all candidates, one group after another."""
+        """Rows of all candidates, in the order of the groups: (C,)."""
         self.targets = targets[:end]
-        """(C,) their targets."""
+        """Targets of all candidates: (C,)."""
         self.teacher = teacher[:end] if taught else None
-        """(C,) a teacher's scores of them."""
+        """A teacher's scores of all candidates: (C,). If None, some groups have none."""
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -72,12 +73,12 @@ class Groups:
 
 
 def flat(lists: pa.ChunkedArray) -> np.ndarray:
-    """Concatenate the numbers of all lists of a column."""
+    """Concatenate the numbers in all lists of a column."""
     return np.concatenate([NO_NUMBERS, *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in lists.chunks)])
 
 
 def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None:
-    """Write a table of groups again with new numbers (C,) for the candidates, one group after another."""
+    """Copy a table of groups with new numbers (C,) in a column of lists, in the order of the groups."""
     index, start = GROUPS.get_field_index(column), 0
     with replacing(to) as path, pq.ParquetWriter(path, GROUPS) as writer:
         for piece in pieces(groups, GROUPS, rows=CANDIDATES):
@@ -97,20 +98,20 @@ def ids_of(path: Path, column: str) -> pa.Array:
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     """Read columns of the queries of some splits, in the table's order.
 
-    UserError for a split without queries, except `DEV`: a collection may lack it, and no queries are read then.
+    Raise UserError for a split without queries, except `DEV`, which a collection may lack.
     """
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
         if split not in (*present, DEV):
             advice = (
-                f"accepted: {listing(present)}, or one that is drawn from them: `data: {{..., hold_out: {{{split}: "
-                "{share: 0.1}}}`"
+                f"Use one of these splits: {listing(present)}. To split off a part of their queries, write `data: "
+                f"{{..., hold_out: {{{split}: {{share: 0.1}}}}}}`."
                 if present
-                else "nor in another split; accepted: the recipe `adapt`, which trains without any, or, of rated "
-                "pairs, `data.positive`, from which on they are queries and documents"
+                else "The remaining splits have none either. Use the recipe `adapt`, which trains without queries. If "
+                "the collection has rated pairs, `data.positive` makes them queries and documents."
             )
-            raise UserError(f"splits: there are no queries in {split!r}; {advice}", code="unknown-split")
+            raise UserError(f"splits: there are no queries in {split!r}. {advice}", code="unknown-split")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
@@ -120,38 +121,38 @@ def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
 
 
 def check_k(k: int, data: Path) -> int:
-    """Return the number of documents in a collection. UserError unless `k` is between 1 and that number."""
+    """Return the number of documents in a collection. Raise UserError unless `k` is between 1 and this number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
         raise UserError(
-            f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection (where sentences "
-            "are retrieved, k is the largest cutoff of `retrieve`)",
+            f"k: got {k}, but the collection has {count} documents. Use 1 to {count}. (If sentences are retrieved, k "
+            "is the largest cutoff of `retrieve`.)",
             code="out-of-range",
         )
     return int(count)
 
 
 def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, source: str) -> np.ndarray:
-    """Return the int64 rows of `among` that hold the ids.
+    """Look up ids in the array `among`. Return their rows as int64.
 
-    ValueError names the first id that is missing, and the `source` of the ids.
+    Raise ValueError, naming the first missing id and the `source` of the ids.
     """
     encoded = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
-    # The few ids of a piece are looked up among all, not all hashed for each piece.
+    # Hash the few distinct ids and scan `among`: hashing `among` for each piece would be slow.
     places = pc.index_in(among, value_set=encoded.dictionary)
     rows_present = np.flatnonzero(pc.is_valid(places).to_numpy(zero_copy_only=False))[::-1]
     rows = np.full(len(encoded.dictionary), -1)
     rows[places.drop_null().to_numpy()[::-1]] = rows_present  # the first of equal ids is written last
     if (missing := rows < 0).any():
-        raise ValueError(f"{source}: {encoded.dictionary[int(missing.argmax())]} is not in the collection")
+        raise ValueError(f"{source}: the id {encoded.dictionary[int(missing.argmax())]} is not in the collection.")
     return rows[encoded.indices.to_numpy()]
 
 
 def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
-    """Return the ids of the queries of a split that are measured: all, or a sample of `count`.
+    """Return the ids of a split's queries that are evaluated: a sample of `count`, or all if it is None.
 
-    The sample is taken from the queries with a relevant document; in a split without judgements, from those with an
-    answer. It depends on ids alone, so that every system of every run is measured on the same queries.
+    The sample is drawn from the queries with a relevant document. In a split without judgements it is drawn from the
+    queries with an answer. It depends only on ids, so every system of every run is evaluated on the same queries.
     """
     of_split = [("split", "=", split)]
     if count is None:
@@ -167,7 +168,7 @@ def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
 def judged_queries(data: Path, split: str, count: int | None) -> pa.Array:
     """Return the ids of a split's queries with a relevant document.
 
-    If `count` is set, return the same sample of them as `measured_queries` takes.
+    If `count` is not None, return the sample that `measured_queries` draws from them.
     """
     positives = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
     judged = pc.unique(positives["query_id"])
@@ -177,7 +178,7 @@ def judged_queries(data: Path, split: str, count: int | None) -> pa.Array:
 
 
 def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows sorted by id, and each row's position in that order, which breaks ties."""
+    """Return the rows sorted by id, and each row's position in this order. Ties are broken by this position."""
     by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
     positions = np.empty(len(by_id), np.int64)
     positions[by_id] = np.arange(len(by_id))
@@ -189,13 +190,13 @@ class DocumentIds:
 
     def __init__(self, data: Path) -> None:
         self.ids = ids_of(data / "documents.parquet", "doc_id")
-        """In the collection's order."""
+        """Ids, in the collection's order."""
         self.places = id_order(self.ids)[1]
-        """(D,) each document's position in the order of ids, by which ties are broken."""
+        """Position of each document in the order of ids, which breaks ties: (D,)."""
 
 
 def positives(data: Path) -> dict[int, np.ndarray]:
-    """Return the rows of the relevant documents of each query, from judgements above 0 in any split."""
+    """Return the rows of each query's relevant documents, by query row. Judgements above 0 in any split count."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), source="qrels")
     documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source="qrels")
@@ -205,9 +206,9 @@ def positives(data: Path) -> dict[int, np.ndarray]:
 
 
 def known_positives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
-    """`positives`, joined over the queries with the same text: documents that must not become negatives of a query.
+    """Return `positives`, shared among queries with equal text. These documents must not become negatives.
 
-    `tokens` is the token store, which says which queries have the same text.
+    `tokens` is the token store, which knows the queries with equal text.
     """
     same = np.load(tokens / "queries.same.npy").tolist()
     by_text: dict[int, np.ndarray] = {}

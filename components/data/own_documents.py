@@ -1,7 +1,7 @@
-"""Queries that are documents of their collection, as in ArguAna, Quora and item-to-item search: find the document that
-each query is, and leave it out of rankings.
+"""Queries that are documents of their collection, as in ArguAna, Quora and item-to-item search.
 
-`own.parquet` beside a collection's tables lists a query's own documents. It is there only if some query has one.
+Such a query's own document can be left out of its rankings. `own.parquet`, next to a collection's tables, lists each
+query's own documents. The file exists only if some query has one.
 """
 
 import re
@@ -20,7 +20,7 @@ from sparring.components.data.tables import OWN, RANKING, read, write
 FILE = "own.parquet"
 Decision = Literal["keep", "leave out", "leave out with copies"]
 NOTABLE = 1000
-"""A remark is made if at least one in so many queries is a document."""
+"""A remark is made if at least one query in this number is a document."""
 ENUMERATED = re.compile(r"\D{0,8}\d{1,9}")
 """Ids that count records, such as `17` or `row-17`: a query and a document may share such an id by chance."""
 
@@ -31,12 +31,12 @@ Document = tuple[str, str, str]
 
 
 class Own(NamedTuple):
-    """A query with its own document."""
+    """A query and its own document."""
 
     query_id: str
     doc_id: str
     judged: bool
-    """Whether the document is judged relevant to the query that it is."""
+    """True if the document is judged relevant to the query."""
 
 
 def find(
@@ -45,15 +45,15 @@ def find(
     relevant: Callable[[], Iterable[tuple[str, str]]],
     decision: Decision | None,
 ) -> list[Own]:
-    """Find the documents that queries are.
+    """Find the own documents of queries.
 
-    `relevant` yields the pairs of a query and a document that is judged relevant to it.
+    `relevant` yields pairs of a query id and the id of a document that is judged relevant to it.
 
-    A query's own document has the query's id. If ids do not name the same things on both sides, because texts stand
-    under different ids, it has the query's text instead, in any letter case. A document that is judged relevant to the
-    query is its own only if it has both the query's id and its text. If a relevant document has the query's text under
-    another id, the remaining documents with that text are not the query's own either. With `leave out with copies`, all
-    unjudged documents with the query's text count next to the document with its id.
+    A query's own document is the document with the query's id. If the two sides have unrelated ids, it is the document
+    with the query's text, ignoring letter case. A document that is judged relevant to the query is its own only if it
+    has both the query's id and its text. If a relevant document has the query's text under a different id, the
+    remaining documents with this text are not the query's own either. With `leave out with copies`, all unjudged
+    documents with the query's text are its own, in addition to the document with its id.
     """
     ids, texts, beginnings = set[str](), set[int](), set[int]()
     for name, text in queries():
@@ -103,17 +103,17 @@ def _leaves_out(decision: Decision | None) -> bool:
 
 
 def _key(text: str) -> int:
-    """Hash a text in lower case, without surplus white space."""
+    """Hash a text in lower case, with white space collapsed."""
     return hash(" ".join(text.lower().split()))
 
 
 def _beginning(text: str) -> int:
-    """Hash a text's first two words, which rules most texts out in a tenth of the time."""
+    """Hash a text's first two words. That excludes most texts in a tenth of the time of `_key`."""
     return hash(" ".join(text.lstrip()[:200].split(None, 2)[:2]).lower())
 
 
 def remark(pairs: list[Own], queries: int, key: str = "data") -> str:
-    """Explain to a user without a decision that queries are documents. Empty if such queries are rare."""
+    """Tell a user who has not decided that queries are documents. Return "" if such queries are rare."""
     count = len({pair.query_id for pair in pairs})
     if not count or count * NOTABLE < queries:
         return ""
@@ -127,7 +127,7 @@ def remark(pairs: list[Own], queries: int, key: str = "data") -> str:
 
 
 def save(pairs: list[Own], data: Path, decision: Decision | None) -> None:
-    """Write the table next to a collection's, if a query has an own document."""
+    """Write the table next to a collection's tables, if a query has an own document."""
     if pairs:
         columns = [
             [pair.query_id for pair in pairs],
@@ -138,8 +138,11 @@ def save(pairs: list[Own], data: Path, decision: Decision | None) -> None:
 
 
 def carry(data: Path, to: Path, names: pa.Table | None = None) -> None:
-    """Write the table of a collection beside another with the same documents. `names` says under which ids
-    (`doc_id`) the other has the queries (`query_id`); if None, under the same."""
+    """Copy a collection's table to a collection with the same documents.
+
+    `names` maps the queries' ids (`query_id`) to their ids in the second collection (`doc_id`). If None, they are the
+    same.
+    """
     if not (data / FILE).exists():
         return
     table = read(data / FILE, OWN)
@@ -161,12 +164,12 @@ class LeftOut:
         self._pairs = self._keys(table)
         queries = pc.index_in(table["query_id"], value_set=self._queries).to_numpy()
         self.most = int(np.bincount(queries).max(initial=0))
-        """The most documents of one query: so many more must be found for none to lose a place."""
+        """Highest number of own documents of a query. Retrieve this many more, so that rankings stay full."""
 
     def __call__(self, ranking: pa.Table, k: int) -> pa.Table:
-        """Remove these documents from a ranking, and cut it to `k` rows a query.
+        """Remove own documents from a ranking, and cut it to `k` rows per query.
 
-        The ranking has adjacent rows for each query, best first.
+        The rows of a query must be adjacent, best first.
         """
         if not self.most:
             return ranking.filter(pc.less_equal(ranking["rank"], k))
@@ -176,7 +179,7 @@ class LeftOut:
         return rest.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32())).filter(pa.array(ranks <= k))
 
     def _keys(self, table: pa.Table) -> np.ndarray:
-        """Return a number (R,) for each pair of a query and a document, -1 for pairs that are not left out."""
+        """Return a number for each pair of a query and a document: (R,). It is -1 if either occurs in no own pair."""
         query, document = (
             pc.fill_null(pc.index_in(table[name], value_set=ids), -1).to_numpy().astype(np.int64)
             for name, ids in (("query_id", self._queries), ("doc_id", self._documents))
@@ -185,7 +188,7 @@ class LeftOut:
 
 
 def rows(data: Path) -> np.ndarray:
-    """Return the rows (N, 2) of queries and of their own documents, left out or not."""
+    """Return the rows of queries and of their own documents: (N, 2). Documents that are not left out are included."""
     if not (data / FILE).exists():
         return np.empty((0, 2), np.int64)
     table = read(data / FILE, OWN)
@@ -202,7 +205,7 @@ def rows(data: Path) -> np.ndarray:
 def never_negatives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
     """Return the rows of documents that must not become negatives, by query row.
 
-    These are the documents relevant to the query or to a query with the same text, and the query's own documents.
+    These are the documents that are relevant to the query or to a query with equal text, and the query's own documents.
     """
     excluded = known_positives(data, tokens)
     for query, document in rows(data).tolist():

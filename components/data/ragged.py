@@ -1,4 +1,4 @@
-"""Rows of different lengths, such as a document's weighted terms or its tokens' vectors."""
+"""Rows of different lengths, for example the weighted terms of documents or the vectors of their tokens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Ragged:
     """N rows of entries. Row i has the entries from `offsets[i]` up to `offsets[i + 1]`, as in a CSR matrix."""
 
     offsets: npt.NDArray[np.int64]
-    """(N + 1,)."""
+    """Starts of the rows, and the end of the last: (N + 1,)."""
     values: tuple[npt.NDArray, ...]
-    """Arrays (T, ...) with the values of all entries, such as terms and their weights."""
+    """Arrays with the values of all T entries, for example terms and their weights: (T, ...)."""
 
     @classmethod
     def of(cls, where: npt.NDArray[np.bool_], *values: npt.NDArray) -> Self:
@@ -44,7 +44,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Self:
-        """Take some rows, in the order in which they are named.
+        """Take some rows, in the given order.
 
         >>> rows = Ragged(np.array([0, 1, 3]), (np.array([5, 6, 7]),))[np.array([1, 0, 1])]
         >>> rows.offsets.tolist(), rows.values[0].tolist()
@@ -57,14 +57,14 @@ class Ragged:
         return type(self)(offsets, tuple(array[entries] for array in self.values))
 
     def save(self, path: Path) -> None:
-        """Write one file: `offsets` and each of `values` in NumPy's format, one after another. Not atomic."""
+        """Write `offsets` and `values` to a file, one after another in NumPy's format. The write is not atomic."""
         with timed("files"), path.open("wb") as file:
             for array in (self.offsets, *self.values):
                 np.save(file, array)
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Map what `save` wrote into memory, copy on write. ValueError for a file that is cut."""
+        """Memory-map a file of `save`, copy on write. Raise ValueError if the file is truncated."""
         arrays, size = [], os.path.getsize(path)
         with path.open("rb") as file:
             while file.tell() < size:
@@ -80,6 +80,6 @@ class Ragged:
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> npt.NDArray:
-    if 0 in shape:  # no memory can be mapped for nothing
+    if 0 in shape:  # an empty array cannot be memory-mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape)

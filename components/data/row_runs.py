@@ -1,4 +1,4 @@
-"""Tables in which the rows of one query are adjacent, as in a ranking: where each query's run of rows starts."""
+"""Runs of adjacent rows with equal values, such as the rows of a query in a ranking."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def starts(values: npt.NDArray) -> Rows:
-    """Return the rows (R,) whose value differs from that of the row before.
+    """Return the rows at which a run starts: (R,). The value differs from that of the row before.
 
     >>> starts(np.array([4, 4, 7, 7, 7])).tolist()
     [0, 2]
@@ -16,7 +16,7 @@ def starts(values: npt.NDArray) -> Rows:
 
 
 def ranks(values: npt.NDArray) -> Rows:
-    """Return the position (N,) of each row in its run of equal values, from 0.
+    """Return the position of each row in its run of equal values, from 0: (N,).
 
     >>> ranks(np.array([4, 4, 7, 7, 7])).tolist()
     [0, 1, 0, 1, 2]

@@ -1,4 +1,4 @@
-"""Cutting a text into sentences."""
+"""Splitting of texts into sentences."""
 
 import regex
 
@@ -6,9 +6,9 @@ _END = regex.compile(r"(?<=[.!?][\"')\]]?)\s+(?=\S)")
 
 
 def sentences(text: str) -> list[str]:
-    """Cut a text after full stops, question and exclamation marks, which may stand before a quote or bracket.
+    """Split a text after full stops, question marks and exclamation marks. A quote or bracket may follow the mark.
 
-    An abbreviation's full stop cuts too.
+    Full stops of abbreviations split too.
 
     >>> sentences('It rains. "Really?" Yes!')
     ['It rains.', '"Really?"', 'Yes!']

@@ -1,4 +1,4 @@
-"""The schemas of the tables that steps exchange, and reading and writing them as Parquet files.
+"""Schemas of the tables that steps exchange, and functions to read and write them as Parquet files.
 
 Column names follow ir_datasets.
 """
@@ -17,22 +17,22 @@ from sparring.components.files import replacing
 from sparring.components.timing import timed
 
 TEXT = pa.large_string()
-"""Ids and texts. An array of Arrow's `string` holds at most 2 GiB, which the ids of 80 million documents exceed."""
+"""Type of ids and texts. An array of Arrow's `string` holds at most 2 GiB: too little for 80 million ids."""
 
 DEV = "dev"
-"""The split that numbers are chosen on. A collection may have no queries in it."""
+"""Split on which settings are chosen. A collection may have no queries in it."""
 
 AT_ONCE = 5_000_000
-"""Rows whose ids are in memory at once; changes no result."""
+"""Number of rows whose ids are in memory at once. It does not change results."""
 
 DOCUMENTS = pa.schema([("doc_id", TEXT), ("title", TEXT), ("text", TEXT)])
-"""A document. `title` may be empty; `text` does not repeat it."""
+"""A document. `title` may be empty. `text` does not repeat it."""
 
 QUERIES = pa.schema([("query_id", TEXT), ("text", TEXT), ("answers", pa.large_list(TEXT)), ("split", TEXT)])
-"""A query. `answers` may be empty; `split` is train, dev, test or another name."""
+"""A query. `answers` may be empty. `split` is train, dev, test or any other name."""
 
 QRELS = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("relevance", pa.int32()), ("split", TEXT)])
-"""A judgement. A relevance above 0 means relevant unless a measure says otherwise."""
+"""A judgement. A relevance above 0 means relevant, unless a measure has a different threshold."""
 
 EXAMPLES = pa.schema(
     [
@@ -45,24 +45,24 @@ EXAMPLES = pa.schema(
         ("split", TEXT),
     ]
 )
-"""A sentence, or a pair of sentences, with what people said of it: a class, `label`, or how similar the two are,
-`score`; the other is null. `first` and `second` are ids of documents, and `second` is null for a sentence alone.
-`subset` names the part of a set of pairs that is made of several, as STS12 to STS16 are; else it is empty."""
+"""A sentence or a pair of sentences, with a judgement by people. `label` is a class, and `score` is the similarity of a
+pair. The column that does not apply is null. `first` and `second` are document ids. `second` is null for a single
+sentence. `subset` is the name of a part, in sets with several parts such as STS12 to STS16, and otherwise empty."""
 
 RANKING = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("rank", pa.int32()), ("score", pa.float32())])
 """A retrieved document. Ranks start at 1, and scores descend.
 
-One rule orders documents with equal scores, in every retriever, fusion and file. They keep the order that they had: a
-ranker's that of the list it reads, a run file's that of its ranks. Where they had none, as in BM25, search and fusion,
-they are in order of doc_id, by code points. The rule depends neither on shards nor on the kind of retriever, and
-measures, exports and searches all have that order.
+Documents with equal scores are ordered by the same rule in every retriever, fusion and file. They keep their previous
+order: for a ranker the order of its input list, for a run file the order of its ranks. BM25, search and fusion have no
+previous order, so documents are sorted by doc_id, by code points. The order depends neither on shards nor on the kind
+of retriever. Measures, exports and searches use the same order.
 """
 
 ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
-"""A ranking; `hit` says whether the document contains an answer to the query."""
+"""A ranking with answers. `hit` is true if the document contains an answer to the query."""
 
 SCREENED = RANKING.append(pa.field("reason", TEXT))
-"""A ranking; `reason` says why the document must not become a negative, or is empty if it may."""
+"""A screened ranking. `reason` says why the document must not become a negative. It is empty if the document may."""
 
 GROUPS = pa.schema(
     [
@@ -73,39 +73,40 @@ GROUPS = pa.schema(
         ("teacher", pa.large_list(pa.float32())),
     ]
 )
-"""One training example: a query, its candidates, the target of each, and optionally a teacher's score of each.
+"""A training example: a query, its candidates, the target of each candidate, and optionally a teacher's score of each.
 
 `visit` is the number of earlier groups of the same query in the same phase. `teacher` is null until a ranker has scored
 the group.
 """
 
 OWN = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("left_out", pa.bool_())])
-"""A query that is a document itself, with that document; `left_out` says whether rankings are without it."""
+"""A query that is a document itself, and this document. `left_out` is true if rankings leave the document out."""
 
 GIVEN = pa.schema([GROUPS.field(name) for name in ("query_id", "doc_ids", "targets", "teacher")])
-"""Candidates that a source of training data offers a query: its positives, with targets above 0, and negatives that
-were mined before; `teacher` is null where the source has no scores. A query may have several rows."""
+"""Candidates of a query from a source of training data: positives, with targets above 0, and negatives that were mined
+earlier. `teacher` is null if the source has no scores. A query may have several rows."""
 
 EXPANSIONS = pa.schema([*DOCUMENTS, ("query_id", TEXT), ("number", pa.int32())])
-"""An expansion of a query, as a document with the id `query#number`. Numbers start at 1 and follow the order of
-generation, without those of duplicates. Number 0, with an empty text, stands for the query without expansion."""
+"""An expansion of a query, as a document with the id `query#number`. Numbers start at 1 in the order of generation.
+Numbers of duplicates are missing. Number 0, with an empty text, is the query without expansion."""
 
 ANSWER_RANKS = pa.schema([("doc_id", TEXT), ("query_id", TEXT), ("rank", pa.int32())])
-"""The rank of the first document that contains an answer, for the query expanded by `doc_id`; null if none does."""
+"""Rank of the first document with an answer, for the query expanded by `doc_id`. Null if no document has an answer."""
 
 
 def document_text(title: str, text: str) -> str:
-    """Join a document's title and text, as a model reads it."""
+    """Join a document's title and text to the text that models read."""
     return f"{title} {text}".strip()
 
 
 TRUTHS = {"true": 1, "false": 0}
-"""Words that count as relevances."""
+"""Words that are accepted as relevances, with their values."""
 
 
 def as_relevance(value: Any) -> int | None:
-    """Convert a relevance from a file to an integer that the table of judgements holds, or to None if it is none.
-    `2.0` is 2, true is 1 and false is 0, as values and as words.
+    """Convert a relevance from a file to an integer. Return None if it is not a relevance.
+
+    `2.0` becomes 2, true becomes 1 and false becomes 0. Numbers and words are both accepted.
     """
     if isinstance(value, str):
         word = value.strip().lower()
@@ -117,30 +118,32 @@ def as_relevance(value: Any) -> int | None:
 
 
 def check(table: pa.Table, schema: pa.Schema, *, source: str) -> pa.Table:
-    """Return the table with the schema's columns, in its order.
+    """Select the schema's columns of a table, in the schema's order.
 
-    ValueError names the `source` of the table, and a column that is missing or mistyped.
+    Raise ValueError if a column is missing or has a wrong type. The error names the column and the table's `source`.
     """
     for field in schema:
         if field.name not in table.column_names:
-            raise ValueError(f"{source}: no column {field.name!r}; it has {', '.join(table.column_names)}")
+            raise ValueError(
+                f"{source}: there is no column {field.name!r}. The columns are {', '.join(table.column_names)}."
+            )
         present = table.schema.field(field.name).type
         if present != field.type and not _is_castable(present, field.type):
-            raise ValueError(f"{source}: column {field.name!r} is {present}, expected {field.type}")
+            raise ValueError(f"{source}: the column {field.name!r} has the type {present}, but must be {field.type}.")
     return table.select(schema.names).cast(schema)
 
 
 def read(
     path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, filters: list[Any] | None = None
 ) -> pa.Table:
-    """Read a table, or some of its columns and rows (`filters` as in pyarrow); ValueError if it has another schema."""
+    """Read a table, or some of its columns and rows. `filters` are pyarrow's. Raise ValueError for a wrong schema."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with timed("files"):
         return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, source=str(path))
 
 
 def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
-    """Write a table by one atomic rename; ValueError, and no file, if it has another schema."""
+    """Write a table atomically. Raise ValueError, and write no file, for a wrong schema."""
     with replacing(path) as temporary:
         pq.write_table(check(table, schema, source=path.name), temporary)
 
@@ -148,9 +151,9 @@ def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
 def pieces(
     path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, rows: int = 1_000_000
 ) -> Iterator[pa.Table]:
-    """Read a table that may not fit in memory in pieces of at most `rows` rows.
+    """Read a table that may not fit in memory, in pieces of at most `rows` rows.
 
-    If rows have lists, a piece has about `rows` list elements instead. ValueError if the table has another schema.
+    If rows contain lists, a piece has about `rows` list elements instead. Raise ValueError for a wrong schema.
     """
     expected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with pq.ParquetFile(path) as file:
@@ -166,7 +169,7 @@ def pieces(
 
 
 def of_queries(path: Path, schema: pa.Schema, queries: pa.Array) -> pa.Table:
-    """Read the rows of some queries. The file is read in pieces and never held in memory."""
+    """Read the rows of some queries. The file is read in pieces, so it need not fit in memory."""
     parts = (piece.filter(pc.is_in(piece["query_id"], value_set=queries)) for piece in pieces(path, schema))
     return pa.concat_tables([schema.empty_table(), *parts])
 
@@ -182,7 +185,7 @@ def first(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
 
 
 def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterator[pa.Table]:
-    """Read a table with adjacent rows for each query, in pieces of about `rows` rows, each query in one piece."""
+    """Read a table in pieces of about `rows` rows, without dividing a query. A query's rows must be adjacent."""
     rest = schema.empty_table()
     for piece in pieces(path, schema, rows=rows):
         rest = pa.concat_tables([rest, piece])
@@ -197,10 +200,10 @@ def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterato
 def side_by_side(
     paths: Sequence[Path], schema: pa.Schema, queries: pa.Array, *, rows: int = 1_000_000
 ) -> Iterator[list[pa.Table]]:
-    """Read some queries' rows in several tables together, in blocks of about `rows` rows.
+    """Read the rows of some queries from several tables in parallel, in blocks of about `rows` rows.
 
-    Each table has adjacent rows for each query. A block has a query's rows in every table. Queries come in the order of
-    their first row: those of the first table, then those that only the second has, and so on.
+    A query's rows must be adjacent in each table. A block has the rows of its queries from every table. Queries come in
+    the order of their first row: the queries of the first table, then those that only the second has, and so on.
     """
     tables, yielded = [Placed(path, schema, queries) for path in paths], np.zeros(len(queries), bool)
     for number, path in enumerate(paths):
@@ -219,8 +222,10 @@ def side_by_side(
 
 
 class Placed:
-    """A table with rows of some queries, of which a few queries' are read at a time. Where it has its queries in the
-    order of these, and each query's rows together, little is read twice."""
+    """A table from which the rows of a few queries are read at a time.
+
+    Little is read twice if the table has its queries in the order of `queries`, with adjacent rows per query.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema, queries: pa.Array) -> None:
         self._path, self._schema, self._queries = path, schema, queries
@@ -228,7 +233,7 @@ class Placed:
         with timed("files"), pq.ParquetFile(path) as file:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             batches = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // AT_ONCE)) + 1) if len(ends) else []
-            for batch in batches:  # few searches: each first hashes all queries
+            for batch in batches:  # few lookups, because each lookup hashes all queries
                 ids = file.read_row_groups(batch.tolist(), columns=["query_id"])["query_id"].cast(TEXT)
                 places, start = pc.index_in(ids, value_set=queries), 0
                 for group in batch:
@@ -237,7 +242,7 @@ class Placed:
                     start += file.metadata.row_group(group).num_rows
 
     def rows(self, places: np.ndarray) -> pa.Table:
-        """Read the rows of the queries at some ascending places. Row groups without any of them are skipped."""
+        """Read the rows of the queries at ascending `places` of `queries`. Row groups without them are skipped."""
         first, last = places[0], places[-1]
         groups = [
             group for group, (low, high) in enumerate(self._spans) if low is not None and low <= last and first <= high
@@ -248,7 +253,7 @@ class Placed:
 
 
 def counts(ranking: Path) -> dict[str, int]:
-    """Count the queries and the rows of a ranking, which is read in pieces."""
+    """Count the queries and the rows of a ranking. The file is read in pieces."""
     with timed("files"), pq.ParquetFile(ranking) as file:
         ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
         answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
@@ -256,10 +261,7 @@ def counts(ranking: Path) -> dict[str, int]:
 
 
 def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
-    """Read the rows with some ids, by id.
-
-    Only the ids, and the row groups that hold one of them, are read from the file.
-    """
+    """Read the rows with some ids, by id. Of the file, only the id column and row groups with such an id are read."""
     rows: dict[str, dict[str, Any]] = {}
     sought = pa.array(ids, TEXT)
     with pq.ParquetFile(path) as file:
@@ -273,19 +275,19 @@ def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _has(table: pa.Table, key: str, wanted: pa.Array) -> pa.ChunkedArray:
-    """Return which rows have one of the wanted ids."""
+    """Mark the rows that have one of the wanted ids."""
     return pc.is_in(table[key].cast(TEXT), value_set=wanted)
 
 
 def elements(metadata: pq.FileMetaData) -> int:
-    """Elements of the longest column: its rows, or where these are lists, what is in them."""
+    """Count the elements of the longest column. If its rows are lists, count the elements in the lists."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = range(metadata.num_columns)
     return max((sum(group.column(column).num_values for group in groups) for column in columns), default=0)
 
 
 def _is_castable(present: pa.DataType, expected: pa.DataType) -> bool:
-    """Return whether a type converts to the expected: small or dictionary strings, number widths, null columns."""
+    """Return True if a type converts to the expected type, for example a small to a large string, or int64 to int32."""
     if pa.types.is_large_list(expected):
         if pa.types.is_list(present) or pa.types.is_large_list(present):
             return present.value_type == expected.value_type or _is_castable(present.value_type, expected.value_type)

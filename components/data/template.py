@@ -1,4 +1,4 @@
-"""Batches of texts, of pairs and of longer sequences, with special tokens where a tokenizer puts them."""
+"""Batches of texts, pairs and longer sequences, with the special tokens of a tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Template(NamedTuple):
-    """The special tokens that a tokenizer puts around one text or a pair of texts, and their segments."""
+    """Special tokens that a tokenizer puts around a text or a pair of texts, and their segments."""
 
     before: list[int]
     after: list[int]
@@ -25,18 +25,18 @@ class Template(NamedTuple):
     second_segment: int
     between_segments: list[int]
     pad: int
-    """The id of the padding token."""
+    """Id of the padding token."""
     mask: int | None
-    """The id of the mask token; None for a tokenizer without one."""
+    """Id of the mask token. If None, the tokenizer has no mask token."""
     segments: bool
-    """Whether the model takes segment (token type) ids."""
+    """True if the model uses segment (token type) ids."""
 
     @classmethod
     def of(cls, tokenizer: Any, *, pairs: bool = True) -> Template:
-        """Read the template of a Hugging Face tokenizer from its output for one text and for a pair.
+        """Derive the template of a Hugging Face tokenizer from its output for a text and for a pair.
 
-        With `pairs=False` the pair's template stays empty. A tokenizer without a token between the texts of a pair gets
-        an empty `pair_between`: callers that read pairs must check.
+        With `pairs=False` the pair's template stays empty. If the tokenizer puts no token between the texts of a pair,
+        `pair_between` is empty. Callers that read pairs must check this.
         """
         single_text = tokenizer("a", return_special_tokens_mask=True)
         two_texts = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
@@ -49,8 +49,8 @@ class Template(NamedTuple):
         )
         if len(single) != 2 or len(pair) != 3:
             raise ValueError(
-                f"the tokenizer does not put special tokens around texts as expected: {single_text['input_ids']} "
-                f"for one text, {two_texts['input_ids']} for a pair"
+                "The tokenizer must put special tokens only before, between and after texts. It returned "
+                f"{single_text['input_ids']} for a text and {two_texts['input_ids']} for a pair."
             )
         types = two_texts["token_type_ids"]
         first = len(pair[0])
@@ -71,17 +71,17 @@ class Template(NamedTuple):
         )
 
     def lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """Return the lengths (N,) of the rows of `texts`."""
+        """Return the lengths of the rows of `texts`: (N,)."""
         return self._text_lengths(tokens, rows, limit) + len(self.before) + len(self.after)
 
     def texts(self, tokens: Tokens, rows: np.ndarray, limit: int) -> Batch:
-        """Texts with their special tokens, cut to `limit` tokens in all: `[CLS] a [SEP]`."""
+        """Make a batch of texts with special tokens, cut to `limit` tokens in total: `[CLS] a [SEP]`."""
         text = Part(tokens.ids, tokens.offsets[rows], self._text_lengths(tokens, rows, limit))
         before, after = Part.same(self.before, len(rows)), Part.same(self.after, len(rows))
         return concatenate([before, text, after], self.pad, segments=False)
 
     def text_positions(self, batch: Batch) -> Tensor:
-        """Return where a batch of `texts` holds tokens of a text (N, L): False for special tokens and padding."""
+        """Mark the tokens of the text in a batch of `texts`: (N, L). Special tokens and padding are False."""
         import torch
 
         position = torch.arange(batch.mask.shape[1], device=batch.mask.device)
@@ -89,13 +89,15 @@ class Template(NamedTuple):
         return (position >= len(self.before)) & (position < end)
 
     def pair_lengths(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """Return the lengths (N,) of the rows of `pairs`."""
+        """Return the lengths of the rows of `pairs`: (N,)."""
         a, b = self._pair_lengths(first, second, rows, limit)
         return a + b + len(self.pair_before) + len(self.pair_between) + len(self.pair_after)
 
     def pairs(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> Batch:
-        """Pairs of texts, `(N, 2)` rows, with their special tokens: `[CLS] a [SEP] b [SEP]`, and with segments where
-        the model takes them. A pair of more than `limit` tokens loses tokens of the longer text first.
+        """Make a batch of pairs with special tokens, from rows (N, 2) of texts: `[CLS] a [SEP] b [SEP]`.
+
+        If the model uses segments, the batch has them. A pair of more than `limit` tokens loses tokens of the longer
+        text first.
         """
         a, b = self._pair_lengths(first, second, rows, limit)
         parts = [
@@ -108,14 +110,14 @@ class Template(NamedTuple):
         return concatenate(parts, self.pad, segments=self.segments)
 
     def sequence_lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """Return the lengths (N,) of the rows of `sequences`."""
+        """Return the lengths of the rows of `sequences`: (N,)."""
         special = len(self.before) + rows.shape[1] * len(self.after)
         return self._sequence_lengths(tokens, rows, limit).sum(1) + special
 
     def sequences(self, tokens: Tokens, rows: np.ndarray, limit: int) -> Batch:
-        """Several texts in one sequence, `(N, P)` rows: `[CLS] a [SEP] b [SEP] c [SEP]`, all of one segment.
+        """Make a batch of sequences of P texts, from rows (N, P) of texts: `[CLS] a [SEP] b [SEP] c [SEP]`.
 
-        A sequence of more than `limit` tokens loses those at its end, but keeps every special token.
+        There is a single segment. A sequence of more than `limit` tokens loses tokens at its end, but no special token.
         """
         parts = [Part.same(self.before, len(rows))]
         for column, lengths in zip(rows.T, self._sequence_lengths(tokens, rows, limit).T, strict=True):
@@ -138,9 +140,10 @@ class Template(NamedTuple):
 
 
 def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths to which pairs of texts are cut, so that both together have at most `budget` tokens.
+    """Return the lengths to which pairs of texts are cut, so that both texts have at most `budget` tokens in total.
 
-    The longer text is cut to the length of the shorter, then both are cut equally: Hugging Face's `longest_first`.
+    The longer text is cut to the length of the shorter. Then both are cut equally, as in Hugging Face's
+    `longest_first`.
     """
     short = np.minimum(first, second)
     long = np.maximum(short, budget - short)
@@ -152,9 +155,9 @@ def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[n
 
 
 def _special_runs(ids: list[int], special: list[int], lengths: list[int]) -> list[list[int]]:
-    """Return the runs of special tokens before, between and after texts of these lengths.
+    """Split off the special tokens before, between and after texts of these lengths.
 
-    The run between two texts may be empty.
+    The tokens between two texts may be none.
     """
     runs: list[list[int]] = [[]]
     remaining = lengths[0]

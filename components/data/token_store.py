@@ -1,4 +1,4 @@
-"""A token store: an artifact with the token ids of a collection's documents and queries."""
+"""The token store, an artifact with the token ids of a collection's documents and queries."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from sparring.components.data.tokens import Tokens
 from sparring.components.files import read_json
 
 TOKENIZER = "tokenizer.json"
-"""The file in a token store that holds the digest of the tokenizer that made it."""
+"""File in a token store with the digest of the tokenizer that made the store."""
 
 
 def store_digest(model: Path, template: Reading | None) -> str:
-    """Hash what a store's tokens depend on: a saved model's tokenizer and prompts, and a reader's template."""
+    """Compute the digest of a store's tokens, from a model's tokenizer and prompts, and a reader's template."""
     return tokenizer_digest(model) + (f" {template}" if template is not None else "")
 
 
 class TokenStore:
-    """A collection's tokens as one model reads them: `queries`, `documents`, and the `template` of special tokens.
+    """A collection's tokens for a model: `queries`, `documents`, and the `template` of special tokens.
 
-    `reading` is the template of a reader, which its passages have been put together by.
-
-    UserError if the tokens were made with another tokenizer than the model's.
+    `reading` is the template by which a reader's passages were formatted. Raise UserError if the tokens were not made
+    with the model's tokenizer.
     """
 
     def __init__(self, folder: Path, model: Path, *, pairs: bool = True, reading: Reading | None = None) -> None:
         stored, expected = read_json(folder / TOKENIZER), store_digest(model, reading)
         if stored != expected:
             raise UserError(
-                f"{folder}: these tokens were made with another tokenizer ({stored}) than that of {model} "
-                f"({expected}); tokenise the collection for this model",
+                f"{folder}: these tokens were made with a different tokenizer ({stored}) than that of {model} "
+                f"({expected}). Tokenise the collection for this model.",
                 code="other-tokenizer",
             )
         self.template = Template.of(load_tokenizer(model), pairs=pairs)

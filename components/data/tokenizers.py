@@ -1,4 +1,4 @@
-"""The tokenizer of a saved model: its file, the prompts before each text, and a digest of both."""
+"""The tokenizer of a saved model, its prompts, and a digest of both."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ from sparring.components.config import Damaged, UserError
 from sparring.components.files import naming_damage, read_json
 
 MODEL_CONFIG = "sparring.json"
-"""The file in a saved model's folder that holds the config the model was made with."""
+"""File in a saved model's folder with the config of the model."""
 
 TOKEN_LIMITS = ("query_tokens", "document_tokens", "pair_tokens", "passage_tokens")
-"""The keys of models' configs that say how many tokens are read."""
+"""Keys of model configs that limit the number of tokens read."""
 
 
 def tokenizer_file(model: Path) -> Path:
-    """Return the `tokenizer.json` of a saved model, for a model with two towers the query tower's."""
+    """Return the path of a saved model's `tokenizer.json`. With two towers, it is in the query tower's folder."""
     path = model / "tokenizer.json"
     return path if path.exists() else model / "query" / "tokenizer.json"
 
 
 def load_tokenizer(model: Path) -> Any:
-    """Load the Hugging Face tokenizer of a saved model, for a model with two towers the query tower's."""
+    """Load the Hugging Face tokenizer of a saved model. For a model with two towers, it is the query tower's."""
     import transformers  # heavy
 
     transformers.utils.logging.set_verbosity_error()
     file = tokenizer_file(model)
     if not file.is_file():
-        raise Damaged(f"{model}: no {file.name}", model)
+        raise Damaged(f"{model}: there is no {file.name}", model)
     with naming_damage(file.parent):
         return transformers.AutoTokenizer.from_pretrained(str(file.parent))
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a Hugging Face tokenizer, without what transformers notes of where and how this process loaded it: that is
-    another thing offline than online, and says nothing of the tokenizer."""
+    """Write a Hugging Face tokenizer, without the notes of transformers on how this process loaded it.
+
+    The notes differ between offline and online runs, and would change the file.
+    """
     for note in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(note, None)
     tokenizer.save_pretrained(str(folder))
 
 
 def prompts_of(model: Path) -> dict[str, str]:
-    """Return the texts that a saved retriever puts before each query and each document, empty for other models."""
+    """Return the prompts that a saved retriever puts before queries and documents. They are "" for models without."""
     saved = _config_of(model)
     return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
 
 
 def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
-    """Tokenize the texts of `prompts_of`, as they stand before a text."""
+    """Tokenize the prompts of `prompts_of`, without trailing white space."""
     prompts = {side: prompt.rstrip() for side, prompt in prompts_of(model).items()}
     tokenizer = load_tokenizer(model) if any(prompts.values()) else None
     ids = {
@@ -63,7 +65,7 @@ def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
 
 
 def lengths_of(model: Path) -> dict[str, int]:
-    """Return the most tokens that a saved model reads, by the keys of its config."""
+    """Return the token limits of a saved model, by the keys of its config."""
     saved = _config_of(model)
     return {key: saved[key] for key in TOKEN_LIMITS if key in saved}
 
@@ -73,7 +75,7 @@ def _config_of(model: Path) -> dict[str, Any]:
 
 
 def tokenizer_digest(model: Path) -> str:
-    """Hash a saved model's tokenizer and prompts. Models with the same digest can read the same token store."""
+    """Compute the digest of a model's tokenizer and prompts. Models with equal digests share token stores."""
     rules = read_json(tokenizer_file(model)) | {"prompts": prompts_of(model)}
     rules.pop("truncation", None)
     rules.pop("padding", None)
@@ -81,17 +83,16 @@ def tokenizer_digest(model: Path) -> str:
 
 
 def word_starts(model: Path) -> np.ndarray:
-    """Return which tokens (V,) of a saved model's vocabulary begin a word: all of WordPiece's but its continuations
-    (`##ing`).
+    """Mark the tokens of a model's vocabulary that begin a word: (V,). In WordPiece, `##ing` continues a word.
 
-    UserError for a tokenizer of another kind, whose vocabulary does not say so.
+    Raise UserError for other kinds of tokenizers, because their vocabularies do not mark words.
     """
     tokenizer = read_json(tokenizer_file(model))
     pieces = tokenizer["model"]
     if pieces.get("type") != "WordPiece":
         raise UserError(
-            f"{model}: where words begin is known of WordPiece tokenizers alone, and this is {pieces.get('type')}; "
-            "accepted: `unit: tokens`, which masks each token by itself"
+            f"{model}: `unit: words` needs a WordPiece tokenizer, but this one is {pieces.get('type')}. Use `unit: "
+            "tokens`, which masks each token by itself."
         )
     vocabulary = pieces["vocab"] | {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     starts = np.ones(max(vocabulary.values()) + 1, bool)

@@ -1,4 +1,4 @@
-"""Token ids of many texts as two arrays: all ids one after another, and where each text starts."""
+"""Token ids of many texts, as an array of all ids and an array of the texts' starts."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class Tokens:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return the number of tokens (N,) of the texts at `rows`, or of every text."""
+        """Return the number of tokens of the texts at `rows`: (N,). If `rows` is None, of every text."""
         return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]

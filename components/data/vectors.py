@@ -1,6 +1,8 @@
-"""Vectors as they are stored: of a collection's documents, `documents-*.npy`, whose order `documents.json` has
-(`encode_documents`), and of a split's queries, `queries.npy` with the ids of its rows in `queries.json`
-(`encode_queries`)."""
+"""Stored vectors of documents and queries.
+
+`encode_documents` writes the documents' vectors to `documents-*.npy`. `documents.json` lists these files in order.
+`encode_queries` writes a split's query vectors to `queries.npy`. `queries.json` has the ids of its rows.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,20 +19,20 @@ from sparring.components.data.tables import TEXT
 from sparring.components.files import read_json, save_array, write_array
 
 MAX_NUMBERS = 2**26
-"""The most numbers (floats) of document vectors held in memory at once. It changes memory and speed, not results."""
+"""Maximum number of floats of document vectors in memory at once. It changes memory and speed, not results."""
 
 SHARDS = "documents.json"
-"""The names of the files of documents' vectors, in the order of the documents. Sorted by name, the 100,000th file would
-come before the second."""
+"""File with the names of the files of document vectors, in the order of the documents. Sorting by name is no
+substitute: the 100,000th file would come before the second."""
 
 KIND = "kind.json"
-"""The file that names the retriever kind of stored representations. Plain vectors have none."""
+"""File with the retriever kind of stored representations. Folders of plain vectors do not have it."""
 
 Rows = npt.NDArray[np.int64]
 
 
 def stored_kind(folder: Path) -> str | None:
-    """The kind of the representations in a folder; None for vectors."""
+    """Return the retriever kind of the representations in a folder. Return None for plain vectors."""
     return str(read_json(folder / KIND)) if (folder / KIND).exists() else None
 
 
@@ -40,7 +42,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def save_rows(path: Path, rows: Any) -> None:
-    """Write a file that `read_rows` reads. Not atomic."""
+    """Write a file that `read_rows` reads. The write is not atomic."""
     if isinstance(rows, Ragged):
         rows.save(path)
     else:
@@ -48,27 +50,31 @@ def save_rows(path: Path, rows: Any) -> None:
 
 
 def _check_vectors(folder: Path) -> None:
-    """UserError for representations that are no vectors."""
+    """Raise UserError if the stored representations are not plain vectors."""
     if (name := stored_kind(folder)) is not None:
-        raise UserError(f"{folder}: representations of the kind {name}, which are no vectors. Use a dense retriever.")
+        raise UserError(
+            f"{folder}: these are representations of the kind {name}, but vectors are needed. Use a dense retriever."
+        )
 
 
 def read_rows(path: Path) -> Any:
-    """A file of stored representations: an array, or `Ragged`, whose file has several arrays.
+    """Open a file of stored representations: an array, or `Ragged`, whose file has several arrays.
 
-    It is memory-mapped, copy on write, as torch does not accept read-only memory.
+    The file is memory-mapped copy on write, because torch does not accept read-only memory.
     """
     try:
         array = np.load(path, mmap_mode="c")
         return array if array.offset + array.nbytes >= path.stat().st_size else Ragged.open(path)
     except (ValueError, EOFError) as error:
-        raise Damaged(f"{path}: cut, or no array: {error}", path) from None
+        raise Damaged(f"{path}: the file is truncated or has no array ({error})", path) from None
 
 
 class Shards(Sequence[Any]):
-    """Arrays in files, or rows of different lengths. Each is memory-mapped anew whenever it is asked for: the pages
-    that were read count as the process's memory as long as a mapping exists, so lasting mappings would grow with the
-    collection."""
+    """Files of stored representations, opened on access.
+
+    Each access maps a file into memory anew. Pages that were read count as the process's memory while a mapping exists,
+    so lasting mappings would grow with the collection.
+    """
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
@@ -83,7 +89,7 @@ class Shards(Sequence[Any]):
 
 
 def document_shards(folder: Path) -> Shards:
-    """The documents' vectors or other representations, in the order of the documents."""
+    """Open the representations of documents, in the order of the documents."""
     return Shards([folder / name for name in read_json(folder / SHARDS)])
 
 
@@ -100,22 +106,22 @@ class DocumentVectors:
 
     @property
     def width(self) -> int:
-        """Return the dimension of a vector."""
+        """Number of dimensions of a vector."""
         return int(self._shards[0].shape[1])
 
     def __getitem__(self, rows: Rows) -> npt.NDArray:
-        """(n, d) the vectors of some documents, in their stored precision; `rows` must ascend."""
+        """Read the vectors of some documents in their stored precision: (n, d). `rows` must ascend."""
         if len(rows) and rows[-1] >= len(self):
-            raise IndexError(f"row {rows[-1]} of the vectors of {len(self)} documents")
+            raise IndexError(f"There is no row {rows[-1]} among the vectors of {len(self)} documents.")
         cuts = np.searchsorted(rows, self._starts)
         shards = np.flatnonzero(np.diff(cuts))
         return np.concatenate([self._shards[i][rows[cuts[i] : cuts[i + 1]] - self._starts[i]] for i in shards])
 
     def lists(self, documents: Rows, batch: int) -> Iterator[tuple[slice, npt.NDArray]]:
-        """Batches of lists: the slice of lists, and their documents' vectors (B, N, d).
+        """Yield batches of document lists: the slice of lists, and the documents' vectors (B, N, d).
 
-        `documents` (Q, N) are rows, B is at most `batch`. Vectors are read for more than one batch at a time, up to
-        `MAX_NUMBERS`, and a document of several lists is read once.
+        `documents` (Q, N) are rows. B is at most `batch`. Vectors of several batches are read at a time, up to
+        `MAX_NUMBERS` floats, so that documents in several lists are read once.
         """
         step = max(1, MAX_NUMBERS // max(1, documents.shape[1] * self.width))
         for start in range(0, len(documents), step):
@@ -128,7 +134,10 @@ class DocumentVectors:
 
 
 class QueryVectors:
-    """The vectors of some splits' queries, from which rows are read on demand. Rows count on from split to split."""
+    """The vectors of the queries of some splits, from which rows are read on demand.
+
+    Rows are numbered through all splits.
+    """
 
     def __init__(self, *folders: Path) -> None:
         for folder in folders:
@@ -137,19 +146,19 @@ class QueryVectors:
         self._starts = np.cumsum([0, *map(len, self._open())])
 
     def rows(self, ids: pa.Array | pa.ChunkedArray) -> Rows:
-        """int64 rows for ids of queries; UserError names a query that was not encoded."""
+        """Return the int64 rows of queries by their ids. Raise UserError for a query that was not encoded."""
         rows = pc.index_in(ids, value_set=pa.concat_arrays([read_query_ids(folder) for folder in self._folders]))
         if rows.null_count:
             missing = pc.filter(ids, pc.is_null(rows))[0]
             raise UserError(
-                f"query {missing} was not encoded; its split is not one of those encoded",
+                f"the query {missing} was not encoded. Encode the queries of its split.",
                 key=str(missing),
                 code="not-encoded",
             )
         return np.asarray(rows.to_numpy(), np.int64)
 
     def __getitem__(self, rows: Rows) -> npt.NDArray:
-        """(n, d) the vectors of some queries, in their stored precision."""
+        """Read the vectors of some queries in their stored precision: (n, d)."""
         split, files = np.searchsorted(self._starts, rows, side="right") - 1, self._open()
         vectors = np.empty((len(rows), files[0].shape[1]), files[0].dtype)
         for i, file in enumerate(files):
@@ -168,10 +177,10 @@ def read_query_ids(folder: Path) -> pa.Array:
 def context_vectors(
     queries: QueryVectors, documents: DocumentVectors, rows: Rows, lists: Rows, batch: int
 ) -> Iterator[tuple[slice, npt.NDArray, npt.NDArray]]:
-    """Batches of queries with their lists of documents: the slice of queries, their vectors (B, d), and their
-    documents' vectors (B, N, d).
+    """Yield batches of queries with document lists: the slice of queries, query vectors (B, d), and document vectors
+    (B, N, d).
 
-    `rows` (Q,) are the queries', `lists` (Q, N) the documents'; B is at most `batch`.
+    `rows` (Q,) are rows of queries, and `lists` (Q, N) rows of documents. B is at most `batch`.
     """
     for part, vectors in documents.lists(lists, batch):
         yield part, _finite(queries[rows[part]], "queries"), vectors
@@ -179,23 +188,23 @@ def context_vectors(
 
 def _finite(vectors: npt.NDArray, name: str) -> npt.NDArray:
     if not np.isfinite(vectors).all():
-        raise ValueError(f"the vectors of the {name} hold values that are not finite numbers")
+        raise ValueError(f"the vectors of the {name} contain values that are not finite.")
     return vectors
 
 
 class Lists(NamedTuple):
-    """One list of documents for each query, as rows of the vectors. Saved, so that a worker reads only its part."""
+    """A list of documents per query, as rows of the vectors. It is saved so that each worker can read only its part."""
 
     queries: Rows
-    """(Q,) rows of the queries' vectors."""
+    """Rows of the query vectors: (Q,)."""
     documents: Rows
-    """All lists, one after another, as rows of the documents' vectors."""
+    """Rows of the document vectors of all lists, one list after another."""
     offsets: Rows
-    """(Q + 1,) where each list starts in `documents`, and the end of the last."""
+    """Start of each list in `documents`, and the end of the last: (Q + 1,)."""
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Join lists, part after part."""
+        """Join the lists of all parts, in order."""
         nothing = np.empty(0, np.int64)
         queries, documents, lengths = [nothing], [nothing], [nothing]
         for part in parts:
@@ -205,25 +214,25 @@ class Lists(NamedTuple):
         return cls(np.concatenate(queries), np.concatenate(documents), np.r_[0, np.cumsum(np.concatenate(lengths))])
 
     def save(self, folder: Path) -> None:
-        """Write them as `lists.<field>.npy`."""
+        """Write the arrays as `lists.<field>.npy`."""
         for name, array in self._asdict().items():
             write_array(folder / f"lists.{name}.npy", array)
 
     @classmethod
     def load(cls, folder: Path, start: int, stop: int) -> Self:
-        """Load the lists of the queries from `start` up to `stop`."""
+        """Load the lists of the queries from `start` up to, but without, `stop`."""
         queries, documents, offsets = (np.load(folder / f"lists.{name}.npy", mmap_mode="r") for name in cls._fields)
         bounds = np.array(offsets[start : stop + 1])
         return cls(np.array(queries[start:stop]), np.array(documents[bounds[0] : bounds[-1]]), bounds - bounds[0])
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Return the mask (Q, N) of `padded`: which places hold a document. N is the length of the longest list."""
+        """Mask of the places of `padded` that hold a document: (Q, N). N is the length of the longest list."""
         counts = np.diff(self.offsets)
         return np.arange(counts.max(initial=0)) < counts[:, None]
 
     def padded(self, values: npt.NDArray) -> npt.NDArray:
-        """Arrange a value for each document as (Q, N), with 0 after the end of shorter lists."""
+        """Arrange a value per document in rows (Q, N). Shorter lists are padded with 0."""
         mask = self.mask
         full = np.zeros(mask.shape, values.dtype)
         full[mask] = values

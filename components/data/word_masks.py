@@ -6,12 +6,12 @@ import numpy as np
 
 
 def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Choose the tokens to mask (N, L): whole words of each text, `budget` tokens in all or just below.
+    """Choose whole words to mask: (N, L). Each text gets `budget` masked tokens, or slightly fewer.
 
-    `starts` (N, L) is True where a word begins, `text` (N, L) where a text has tokens. `budget` (N,) is the number of
-    tokens to mask. Words are taken in a random order: by the random number in `draws` (N, L) at a word's first token. A
-    word with more tokens than the remaining budget is passed over, as in SimLM's public code. A text that begins inside
-    a word begins with that part as a word.
+    `starts` (N, L) is True where a word begins, and `text` (N, L) is True at tokens of the text. `budget` (N,) is the
+    number of tokens to mask. Words are chosen in the order of the random number in `draws` (N, L) at their first token.
+    As in SimLM's public code, a word with more tokens than the remaining budget is skipped. If a text begins inside a
+    word, the partial word counts as a word.
 
     >>> starts = np.array([[True, False, True, True]])
     >>> draws = np.array([[0.1, 0.9, 0.5, 0.2]])
@@ -22,7 +22,7 @@ def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: 
     """
     rows, width = np.arange(len(text)), text.shape[1]
     first = text & (starts | ~np.pad(text, ((0, 0), (1, 0)))[:, :-1])
-    word = np.cumsum(first, 1) * text  # 0 for what is no text, else the number of the word
+    word = np.cumsum(first, 1) * text  # number of the word from 1, and 0 outside of the text
     sizes = np.zeros((len(text), width + 1), np.int64)
     np.add.at(sizes, (rows[:, None], word), 1)
     keys = np.full((len(text), width + 1), np.inf)
@@ -30,7 +30,7 @@ def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: 
     keys[row, word[row, column]] = draws[row, column]
     order = np.argsort(keys, axis=1, kind="stable")[:, : int(word.max(initial=0))]
     masked, remaining = np.zeros_like(sizes, bool), np.array(budget)
-    for column in order.T:  # the word that each text tries next
+    for column in order.T:  # the next word of each text
         size = sizes[rows, column]
         fits = (size <= remaining) & (column > 0)
         masked[rows, column] |= fits
@@ -46,10 +46,11 @@ def nested_word_masks(
     lengths: np.ndarray,
     rates: tuple[float, float],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two masks (N, L), of which the second contains the first (Wang et al., 2023, section 3.1).
+    """Draw two masks (N, L), of which the second contains the first (Wang et al., 2023, section 3.1).
 
-    `rates` are the shares of `lengths` (N,), how many tokens each text counts for, that each mask has. The second is
-    the first and an independent one whose rate makes up for what both have, as in the public code.
+    `rates` are the masks' shares of `lengths` (N,), the number of tokens that each text counts for. As in the public
+    code, the second mask is the union of the first and an independent mask. The independent mask's rate is chosen so
+    that the union has the second rate.
     """
     inner, outer = rates
     further = (outer - inner) / (1 - inner) if outer > inner else 0.0

@@ -247,10 +247,12 @@ def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float =
 def within(name: str, low: float, high: float) -> tuple[float, float]:
     """Clip an interval's ends to the range of the measure: an interval by Student's t may exceed it.
 
+    Counts, such as `NumRet`, have no upper end.
+
     >>> within("R@100", 0.97, 1.01)
     (0.97, 1.0)
     """
-    return max(low, -1.0 if name in CORRELATIONS else 0.0), min(high, 1.0)
+    return max(low, -1.0 if name in CORRELATIONS else 0.0), min(high, 1.0) if low <= 1.0 else high
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:
@@ -270,26 +272,26 @@ def description(name: str, *, answers_in: str = "text", patterns: bool = False) 
     expressions.
 
     >>> description("RR@10")
-    '1 / position of the first right document (0 beyond 10)'
+    '1 / rank of the first relevant document (0 beyond rank 10)'
     """
     family, _, cutoff = name.partition("@")
     family, _, level = family.partition("(rel=")
     first = f"the first {cutoff}" if cutoff else "all results"
-    beyond = f" (0 beyond {cutoff})" if cutoff else ""
+    beyond = f" (0 beyond rank {cutoff})" if cutoff else ""
     descriptions = {
-        "RR": f"1 / position of the first right document{beyond}",
-        "nDCG": f"how well {first} are ordered, best first",
-        "R": f"share of the right documents that are among {first}",
-        "Success": f"share of queries with a right document among {first}",
-        "P": f"share of {first} that are right",
-        "AP": "precision averaged over the positions of the right documents",
+        "RR": f"1 / rank of the first relevant document{beyond}",
+        "nDCG": f"how well {first} are ordered, relevant documents first",
+        "R": f"share of the relevant documents that are among {first}",
+        "Success": f"share of queries with a relevant document among {first}",
+        "P": f"share of {first} that are relevant",
+        "AP": "precision averaged over the ranks of the relevant documents",
         "Answer": f"share of queries whose answer {'matches' if patterns else 'stands in'} the {answers_in} of {first}",
-        "EM": "share of written answers that are exactly right (SQuAD)",
-        "Spearman": "how well cosines order the pairs as people rate them: 1 exactly so, 0 not at all",
-        "Pearson": "how close cosines are to a straight line through people's ratings",
-        "accuracy": "share of examples that a linear classifier over the frozen vectors gets right",
-        "dev accuracy": "the same of the examples that its penalty was chosen by, none of which is tested on",
-        "F1": "overlap of the written answer's words with the right one's (SQuAD)",
+        "EM": "share of written answers that match a correct answer exactly (SQuAD)",
+        "Spearman": "rank correlation between cosine similarities and human ratings",
+        "Pearson": "linear correlation between cosine similarities and human ratings",
+        "accuracy": "share of examples that a linear classifier over the frozen vectors labels correctly",
+        "dev accuracy": "the same on the examples that chose the classifier's penalty, none of which is a test example",
+        "F1": "word overlap between the written answer and the correct one (SQuAD)",
     }
-    from_level = f"; right is what has relevance {level[:-1]} or more" if level else ""
+    from_level = f"; relevant means relevance {level[:-1]} or more" if level else ""
     return descriptions.get(family, "") + from_level

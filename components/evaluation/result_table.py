@@ -1,4 +1,4 @@
-"""The measures of a run for people: systems by measures, and what each comparison means."""
+"""The measures of a run as text: a table of systems, the comparisons with their p, and the verdict."""
 
 import math
 import re
@@ -14,6 +14,8 @@ WIDTH = 110
 """Columns of the plain-text table."""
 CLEAR = 0.05
 """A difference is called clear below this p."""
+BETTER, WORSE, UNCLEAR = "better", "worse", "no clear difference"
+"""Outcomes of a comparison."""
 
 Json = dict[str, Any]
 
@@ -31,14 +33,14 @@ class Cell(NamedTuple):
 WORDS = {
     "start model": "`model` of the config as it is, before any training here",
     "whole start model": "the start model with all its layers",
-    "reciprocal": "fused by ranks, reciprocal rank fusion",
-    "interpolated": "fused by a weighted sum of scores",
-    "RM3": "BM25 once more, with words of the first documents that it found",
-    "by neighbours": "in another order, by nearest neighbours that documents and query share",
-    "warm": "as trained before the first round",
-    "ranker": "a model that reads a query with a document, and orders anew what the system behind `over` finds",
+    "reciprocal": "reciprocal rank fusion: a sum over ranks",
+    "interpolated": "fusion by a weighted sum of scores",
+    "RM3": "BM25 with query expansion: words of its first results are added to the query",
+    "by neighbours": "results reordered by the nearest neighbours that a document shares with the query",
+    "warm": "after the warm-up training, before the first round",
+    "ranker": "a reranker (cross-encoder): reorders the results of the system named after `over`",
 }
-"""What words in the names of systems mean."""
+"""Explanations of words in the names of systems."""
 
 
 def by_collection(metrics: Json) -> list[Json]:
@@ -175,12 +177,11 @@ def _compared(name: str, tests: dict[str, Json]) -> Json:
     """Return a measure's difference, with the interval and the verdict of the test that counts most."""
     method, training = tests.get(THE_METHOD), tests[THIS_TRAINING]
     most = method or training
-    word = verdict(most["difference"], most["p_holm"])
     return {
         "name": name,
         "difference": most["difference"],
         "half": _half(most),
-        "word": word,
+        "word": outcome(most["difference"], most["p_holm"]),
         "method": method,
         "training": training,
     }
@@ -192,24 +193,27 @@ def _about_tests(comparisons: list[Json]) -> list[str]:
     if not measures:
         return []
     training = (
-        "this training: p counts the queries alone as chance (paired randomization) and takes the trained models as "
+        "this training: p counts only the queries as chance (paired randomization) and takes the trained models as "
         "they are."
     )
     holm = (
-        f"Holm: p corrected for the {len(measures)} differences of this table. Where none is real, the chance that "
-        "even one is called better or worse is about 5 %."
+        f"Holm: p is corrected for the {len(measures)} differences of this table. If none is real, the chance that "
+        "any is called better or worse is about 5 %."
     )
     if not any(measure["method"] for measure in measures):
-        return [f"{training} One seed says nothing of the method: another seed makes other models.", holm]
+        return [
+            f"{training} With one seed, nothing is known about the method: another seed trains another model.",
+            holm,
+        ]
     method = "the method: p counts queries and trainings as chance (crossed over seeds and queries)."
-    return [method, training, f"{holm} Words and ± are those of the method, where it has p."]
+    return [method, training, f"{holm} Words and ± follow the method if it has p."]
 
 
-def verdict(difference: float, p: float) -> str:
+def outcome(difference: float, p: float) -> str:
     """Say whether a difference is clear, and which way it goes."""
     if p >= CLEAR or difference == 0:
-        return "no clear difference"
-    return "better" if difference > 0 else "worse"
+        return UNCLEAR
+    return BETTER if difference > 0 else WORSE
 
 
 def p_number(p: float) -> str:
@@ -224,36 +228,16 @@ def p_text(p: float) -> str:
     return f"p < {p_number(p)[1:]}" if p < 0.001 else f"p = {p_number(p)}"
 
 
-def leading_sentence(metrics: Json) -> str:
-    """Describe the leading comparison and how it was chosen. Empty without one, or if results have averages."""
-    lead = metrics.get("leading")
-    if lead is None or lead["system"] is None or across(metrics):
-        return ""
-    if lead["why"]:
-        chosen = f"{lead['system']} against {lead['baseline']}; no dev queries chose these two ({lead['why']})."
-    elif lead["selected_on"] and "deploy" in lead:  # where nothing was trained, these two are no trained and untrained
-        chosen = f"{lead['system']} against {lead['baseline']}, both selected on {chosen_on(lead)}."
-    elif lead["selected_on"]:
-        chosen = f"Best trained system on {chosen_on(lead)}: {lead['system']}; best untrained: {lead['baseline']}."
-    else:
-        chosen = f"{lead['system']} against {lead['baseline']}."
-    if (entry := leading_entry(metrics, lead["measure"])) is None:
-        return chosen
-    measure, (system_mean, baseline_mean) = entry["measure"], _means_of(entry, metrics["rows"])
-    counted = "this training" if entry["test"] == THIS_TRAINING else "the method"
-    chance = f"{signed(entry['difference'])}, {p_text(entry['p'])}, {counted}"
-    return (
-        f"{chosen} On {entry['split']}: {measure} {unsigned(system_mean)} against {unsigned(baseline_mean)} ({chance})."
-    )
-
-
 def leading_entry(metrics: Json, measure: str | None) -> Json | None:
-    """Return the leading comparison by a measure, or else by its first measure, by the test that counts the most.
-    Return None if its systems have no measurement in common. It is of the first collection: other judgements come
-    later.
+    """Return the leading comparison by a measure, by the test that counts the most sources of chance.
+
+    If `measure` is None, take the comparison's first measure. The comparison is that of the average over all
+    collections, or else of the first collection: other judgements come later. Return None if the two systems have no
+    measurement in common.
     """
     lead = metrics["leading"]
-    entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
+    pair = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
+    entries = [entry for entry in pair if entry["collection"] == AVERAGE] or pair
     same = [
         entry
         for entry in entries
@@ -263,12 +247,7 @@ def leading_entry(metrics: Json, measure: str | None) -> Json | None:
     return same[-1] if same else None
 
 
-def chosen_on(lead: Json) -> str:
-    """Name the queries that selected the systems. Older records have only the split."""
-    return f"the {lead['queries']:,} queries of {lead['selected_on']}" if "queries" in lead else lead["selected_on"]
-
-
-def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
+def means_compared(entry: Json, rows: list[Json]) -> tuple[float, float]:
     """Return a system's mean and its baseline's on the queries that they were compared on.
 
     A system that was measured on more queries has another mean in the table.
@@ -298,31 +277,22 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "") + unsigned(value)
 
 
-def closing_sentences(metrics: Json) -> list[str]:
-    """Return the sentences on which system to deploy, or none if none was chosen."""
-    return list(metrics.get("deploy", {}).get("sentences", []))
-
-
-def _below_each_other(sentences: list[str]) -> str:
-    first, *rest = sentences
-    indented = [textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ") for text in rest]
-    return "\n".join([textwrap.fill(first, WIDTH, subsequent_indent="    "), *indented])
-
-
 def table(metrics: Json) -> str:
-    """Lay out the measures in plain text, for the end of a run."""
+    """Lay out the measures in plain text, for the end of a run. The verdict comes last, next to the prompt."""
     if not metrics["rows"]:
         return textwrap.fill(metrics.get("unmeasured", "No measures yet."), WIDTH)
-    close = [_below_each_other(sentences)] if (sentences := closing_sentences(metrics)) else []
-    lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
     averaged = across(metrics)
     rest = [result for result in by_collection(metrics) if _says_more(result, averaged)]
     compared = _comparison_lines(averages_compared(metrics))
     between = [["Averages over collections, compared", *compared]] if compared else []
     parts = [*(_across_lines(entry) for entry in averaged), *between, *(_result_lines(result) for result in rest)]
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
+    verdict = metrics.get("verdict") or {"details": [], "sentences": []}
+    details = ["\n".join(textwrap.fill(text, WIDTH) for text in verdict["details"])]
+    closing = [textwrap.fill(" ".join(verdict["sentences"]), WIDTH)]
     notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
-    return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *notes, *close])
+    blocks = ["\n".join(lines) for lines in parts] + paper + notes + details + closing
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _says_more(result: Json, averaged: list[Json]) -> bool:
@@ -354,8 +324,8 @@ def _expected_lines(expected: Json) -> list[str]:
         max(len(head), *map(len, column)) + 2
         for head, column in (("system", names), ("measure", [row["measure"] for row in rows]))
     )
-    lines = [f"{expected['source']}: theirs beside this run's", ""]
-    lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15} difference   theirs lies")
+    lines = [f"{expected['source']}: the paper's numbers and this run's", ""]
+    lines.append(f"  {'system':{first}}{'measure':{second}}{'paper':>6}   {'this run':15} difference   paper lies")
     for name, row in zip(names, rows, strict=True):
         cell = _cell(None if row["value"] is None else Cell(row["value"], _half(row), None), None).strip()
         less = "-" if row["difference"] is None else f"{row['difference']:+.3f}"
@@ -367,7 +337,7 @@ def _expected_lines(expected: Json) -> list[str]:
         *lines,
         "",
         *(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="  ") for text in sentences),
-        "  within, above or below the 95 % interval of this run. What else differs is in the config.",
+        "  within, above or below the 95 % interval of this run. The config lists what else differs.",
     ]
 
 
@@ -436,10 +406,10 @@ def _cell(cell: Cell | None, best: float | None) -> str:
 def _about_cells(line: str, trainings: bool, seeds: int | None) -> list[str]:
     """Explain the numbers of a table."""
     over = "queries and trainings" if trainings else "the queries"
-    deviation = f"; in brackets the deviation over the {seeds} seeds" if seeds else ""
+    deviation = f", brackets hold the standard deviation over the {seeds} seeds" if seeds else ""
     return [
-        f"  ± is half of the 95 % interval over {over}{deviation}.",
-        f"  Higher is better; * is the best of its {line}.",
+        f"  ± is the 95 % interval over {over}{deviation}.",
+        f"  Higher is better. * marks the best of its {line}.",
     ]
 
 

@@ -66,6 +66,35 @@ def rows(query_id: str, expansions: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
+def with_questions(expansions: pa.Table, queries: pa.Array) -> pa.Table:
+    """Put an empty expansion with the number 0, which stands for the question as it is, before those of each query."""
+    empty = [
+        {"doc_id": expansion_id(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
+        for query in queries.to_pylist()
+    ]
+    whole = pa.concat_tables([pa.Table.from_pylist(empty, schema=EXPANSIONS), expansions])
+    places = pa.table({"place": pc.index_in(whole["query_id"], value_set=queries), "number": whole["number"]})
+    return whole.take(pc.sort_indices(places, [("place", "ascending"), ("number", "ascending")]))
+
+
+def concatenated(expansions: pa.Table) -> pa.Table:
+    """Join all expansions of a query to a single one (Chuang et al., 2023, Table 3.1, `concat`)."""
+    whole: dict[str, list[str]] = {}
+    for row in expansions.select(["query_id", "text"]).to_pylist():
+        whole.setdefault(row["query_id"], []).append(row["text"])
+    joined = [row for query, texts in whole.items() for row in rows(query, [" ".join(texts)])]
+    return pa.Table.from_pylist(joined, schema=EXPANSIONS)
+
+
+def expanded_texts(expansions: pa.Table, queries: pa.Table) -> list[str]:
+    """Return the text of each expanded query. `queries` has `query_id` and `text`."""
+    origin = pc.index_in(expansions["query_id"], value_set=queries["query_id"].combine_chunks())
+    return [
+        expand_query(question.as_py(), expansion.as_py())
+        for question, expansion in zip(queries["text"].take(origin), expansions["text"], strict=True)
+    ]
+
+
 def fold_of(query_id: str, folds: int) -> int:
     """Return the fold (from 0) of a query. It depends on the query's id alone."""
     return keyed_int("fold", query_id) % folds
@@ -79,14 +108,10 @@ def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, A
     """
     queries = read(data / "queries.parquet", QUERIES)
     origin = pc.index_in(expansions["query_id"], value_set=queries["query_id"].combine_chunks())
-    texts = [
-        expand_query(question.as_py(), expansion.as_py())
-        for question, expansion in zip(queries["text"].take(origin), expansions["text"], strict=True)
-    ]
     expanded = pa.table(
         {
             "query_id": expansions["doc_id"],
-            "text": pa.array(texts, TEXT),
+            "text": pa.array(expanded_texts(expansions, queries), TEXT),
             "answers": queries["answers"].take(origin),
             "split": queries["split"].take(origin),
         },

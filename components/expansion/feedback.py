@@ -24,10 +24,10 @@ from sparring.components.files import read_json, replacing, write_array, write_j
 from sparring.components.rng import keyed_rng
 
 SAMPLED = 100_000
-"""How many documents terms are counted in, spread over the collection: enough to know the common terms."""
+"""Number of documents in which terms are counted, spread over the collection. It is enough to know the common terms."""
 TEXTS, ROWS, OFFSETS, COUNTS = "feedback.arrow", "feedback-rows.arrow", "feedback-offsets.npy", "frequencies.json"
 FILES = (TEXTS, ROWS, OFFSETS, COUNTS)
-"""What workers read, which is made once for all of them."""
+"""Files that workers read. They are made once for all workers."""
 
 
 def gather(out: Path, data: Path, ranking: pa.Table, queries: pa.Array) -> None:
@@ -64,10 +64,18 @@ def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[Any]:
 
 def count(path: Path, data: Path) -> None:
     """Write the number of documents that have each term."""
-    if path.exists():
-        return
-    counted = relevance_model.frequencies(_sampled(data))
-    write_json(path, {"documents": counted.documents, "counts": counted.counts})
+    if not path.exists():
+        write_json(path, frequencies(data)._asdict())
+
+
+def frequencies(data: Path) -> Frequencies:
+    """Count the documents that have each term."""
+    return relevance_model.frequencies(_sampled(data))
+
+
+def read_frequencies(path: Path) -> Frequencies:
+    """Read what `count` wrote."""
+    return Frequencies(**read_json(path))
 
 
 def _sampled(data: Path) -> Iterator[str]:
@@ -93,7 +101,7 @@ class Sampler:
             pa.ipc.open_file(pa.memory_map(str(work / name))).read_all() for name in (TEXTS, ROWS)
         )
         self._offsets = np.load(work / OFFSETS)
-        self._frequencies = Frequencies(**read_json(work / COUNTS))
+        self._frequencies = read_frequencies(work / COUNTS)
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the expansions of a task's queries."""

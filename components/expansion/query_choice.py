@@ -40,6 +40,13 @@ def answer_ranks(expansions: pa.Table, ranking: pa.Table) -> pa.Table:
     return check(pa.table(columns, names=ANSWER_RANKS.names), ANSWER_RANKS, source="answer ranks")
 
 
+def generation_order(expansions: pa.Table) -> np.ndarray:
+    """Return a score for each expansion by which the first that was generated is chosen. The question as it is (number
+    0) comes last, as it is not the generator's."""
+    numbers = expansions["number"].to_numpy().astype(np.float64)
+    return np.where(numbers > 0, numbers, np.inf)
+
+
 def choose(expansions: pa.Table, scores: np.ndarray, number: int | None = None, most: int = 1) -> pa.Table:
     """Choose for each query the `most` expansions of lowest score, of equal scores those generated first.
 

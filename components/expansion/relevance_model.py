@@ -23,24 +23,25 @@ _WORD = regex.compile(r"[\p{L}\p{N}\p{M}]{2,20}")
 
 
 class RelevanceConfig(Config):
-    """How expansions are sampled from the documents that a query retrieves (feedback documents)."""
+    """Settings of sampling expansions from the documents that a query retrieves (feedback documents)."""
 
     draws: Literal["terms", "sentence", "title"] = "terms"
-    """What an expansion is: terms of the relevance model, a sentence of a feedback document, or its title."""
+    """Content of an expansion: terms of the relevance model, a sentence of a feedback document, or its title."""
     model: Literal["rm3", "rocchio"] = "rm3"
     """Weights of terms. `rm3`: a term's share of a document's terms, averaged over the documents by their scores.
     `rocchio`: the mean of the documents' tf·idf vectors of length 1."""
     number: int = Field(20, ge=1)
-    """Expansions for each query, before duplicates are removed. The first is the most likely one, the others are
-    sampled."""
+    """Number of expansions for each query, before duplicates are removed. The first is the most likely one, the others
+    are sampled."""
     documents: int = Field(10, ge=1)
-    """The number of feedback documents: the first of the query's ranking."""
+    """Number of feedback documents, which are the first of the query's ranking."""
     pool: int = Field(50, ge=1)
-    """Terms are sampled from this many of the highest weight."""
+    """Number of terms with the highest weights that terms are sampled from."""
     terms: int = Field(5, ge=1)
-    """Terms in an expansion, sampled without replacement."""
+    """Number of terms in an expansion. They are sampled without replacement."""
     temperature: float = Field(1.0, gt=0)
-    """Probabilities are proportional to weights to the power of 1 / temperature; a low one prefers the likeliest."""
+    """Temperature of sampling. Probabilities are proportional to weights to the power of 1 / temperature, so a low
+    temperature prefers the likeliest."""
     common: float = Field(0.1, gt=0, le=1)
     """Terms that occur in more than this share of the collection's documents are left out."""
 

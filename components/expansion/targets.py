@@ -1,4 +1,5 @@
-"""What a generator is trained to write: an answer, a sentence with an answer, or a title (GAR, Mao et al., 2021)."""
+"""Targets that a generator is trained to write: an answer, a sentence with an answer, or a title (GAR, Mao et al.,
+2021)."""
 
 from __future__ import annotations
 
@@ -12,27 +13,27 @@ from sparring.components.data.sentences import sentences
 Kind = Literal["answer", "sentence", "title"]
 
 BETWEEN = " *** "
-"""What stands between several answers or titles in one target."""
+"""Separator of several answers or titles in one target."""
 MOST_TITLES = 10
-"""In one target."""
+"""Maximum number of titles in one target."""
 
 
 class TargetConfig(Config):
-    """How a generator's targets are taken from a collection."""
+    """Settings of taking a generator's targets from a collection."""
 
     kind: Kind = "sentence"
-    """`answer`: the query's answers. `sentence`: the first sentence with an answer, in the first document that it is
-    taken from. `title`: the titles of such documents."""
+    """Kind of target. `answer`: the query's answers. `sentence`: the first sentence with an answer, in the first
+    document that is searched for one. `title`: the titles of such documents."""
     several: Literal["joined", "first"] = "joined"
-    """Of several answers, or different titles: `joined` writes all of them as one text, ` *** ` between them, of titles
-    the first 10. `first` writes the first alone, as the authors of GAR say of titles. Released texts are joined: of
-    Castorini's GAR-T5 for NQ 79 % of the titles and 11 % of the answers hold several, 11 at most; and GAR's public code
-    leaves 40 tokens for NQ's answers (10 where it writes the first alone) and 64 for titles. A sentence is always one.
-    """
+    """Treatment of several answers or different titles. `joined`: write all answers, or the first 10 titles, as one
+    text, with ` *** ` between them. `first`: write the first alone, as the authors of GAR do with titles. Released
+    texts are joined: of Castorini's GAR-T5 for NQ 79 % of the titles and 11 % of the answers hold several, 11 at most.
+    GAR's public code leaves 40 tokens for NQ's answers (10 if it writes the first alone) and 64 for titles. A sentence
+    is always a single one."""
     documents: Literal["answering", "judged"] = "answering"
-    """The documents of sentences and titles. `answering`: those of the ranking with an answer, best first, as for GAR's
-    authors. `judged`: the relevant ones in the order of the judgements, for collections without answers; without an
-    answer in it, a document's first sentence is taken."""
+    """Documents of sentences and titles. `answering`: the documents of the ranking that contain an answer, best first,
+    as GAR's authors do. `judged`: the relevant documents in the order of the judgements, for collections without
+    answers. If such a document contains no answer, its first sentence is taken."""
 
 
 def joined(texts: Iterable[str], selection: Literal["joined", "first"], most: int | None = None) -> str:

@@ -1,1 +1,1 @@
-"""Losses: pure functions of `Scores` that return one value for each query. Configs name them by dotted path."""
+"""Losses: pure functions of `Scores` that return a value per query. Configs name them by short name or dotted path."""

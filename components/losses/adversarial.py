@@ -1,6 +1,6 @@
 """AR2's adversarial loss: the retriever learns to prefer negatives that fool the ranker (Zhang et al., 2022, Eq. 8-10).
 
-`expected_reward` is the paper's; `released` is what its public code computes instead. The teacher is the ranker.
+`expected_reward` is the paper's loss. `released` is the different loss of its public code. The teacher is the ranker.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 @needs(teacher=True)
 def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """(Q,) the ranker's log-probability of the positive against a negative, expected under the retriever.
+    """Compute AR2's adversarial loss (Q,): the expected log-probability that the ranker gives to the positive.
 
-    `J = sum_i p_theta(d_i- | q, D-) log p_phi(d | q, d, d_i-)`, where `p_theta` is a softmax over the negatives alone;
-    its gradient is Eq. 10. Minimising J moves the retriever's probability to the negatives that the ranker mistakes for
-    the positive. J is never above 0; it is 0 for a row without a positive or without negatives.
+    `J = sum_i p_theta(d_i- | q, D-) log p_phi(d | q, d, d_i-)`. The retriever's `p_theta` is a softmax over the
+    negatives alone. The ranker's `p_phi` compares the positive with one negative. The gradient of J is Eq. 10.
+    Minimising J moves the retriever's probability to negatives that the ranker mistakes for the positive. J is at
+    most 0. J is 0 for a row without a positive or without negatives.
 
-    The ranker cannot tell the first negative from the positive. A retriever that prefers that negative has less loss:
+    In this example the ranker scores the first negative as high as the positive. A retriever that prefers this
+    negative has a lower loss:
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -44,17 +46,19 @@ def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_tempera
 
 @needs(teacher=True)
 def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """(Q,) the loss of AR2's public code: all candidates count, the positive among them, without their probability.
+    """Compute the adversarial loss of AR2's public code: (Q,).
 
-    `sum_i r_i log p_theta(d_i | q, d, D-)`, where `r_i = log p_phi(d | q, d, d_i)` and `p_theta` is a softmax over the
-    whole group. The positive's r is always log 1/2. So if the ranker is sure, this is a cross entropy towards the
-    positive; a negative that fools the ranker attracts probability too.
+    `sum_i r_i log p_theta(d_i | q, d, D-)` over all candidates, including the positive. Here
+    `r_i = log p_phi(d | q, d, d_i)`, and `p_theta` is a softmax over the whole group. Unlike `expected_reward`, the
+    terms are not weighted by the retriever's probability. So this is a cross entropy whose candidates have the weights
+    `-r_i`. The positive's weight is always log 2. If the ranker is sure, the weights of negatives are near 0. A
+    negative that fools the ranker has a higher weight, and attracts probability too.
 
-    The public code sums this loss over the 8 questions of a GPU and averages all others, so its even mixture is 8 to 1:
-    here a weight of 4 beside one of .5 (`reduce: sum` would sum over the whole batch). It also adds 1e-7 to
-    probabilities before a logarithm, which is not done here.
+    The public code sums this loss over the 8 questions of a GPU, but averages the other losses. Its even mixture is
+    therefore 8 to 1: write a weight of 4 here and .5 for the other loss. (`reduce: sum` would sum over the whole
+    batch.) The public code also adds 1e-7 to probabilities before it takes logarithms. This function does not.
 
-    Less loss for the candidate that the ranker cannot tell from the positive than for one that it can:
+    The loss is lower if the retriever prefers a candidate that the ranker cannot tell from the positive:
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -72,7 +76,7 @@ def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: f
 
 
 def _reward(scores: Scores, positive: Tensor, temperature: float) -> Tensor:
-    """(Q, C) the ranker's log-probability of the positive against each candidate alone."""
+    """Compute the ranker's log-probability of the positive against each single candidate: (Q, C)."""
     teacher = scores.taught("an adversarial loss") / temperature
     best = teacher.masked_fill(~positive, LOWEST).amax(-1, keepdim=True)
     # log p_phi(d | q, d, d_i) = log sigmoid(z - z_i); softplus keeps it exact when the ranker is sure.

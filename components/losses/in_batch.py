@@ -1,4 +1,4 @@
-"""Variants of the softmax over all documents of the batch. The plain one is `listwise.cross_entropy`, `over: batch`."""
+"""Variants of the softmax over all documents of the batch. The plain softmax is `cross_entropy` with `over: batch`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 @needs(blocks=True)
 def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """(Q,) the softmax from each query to its document plus the one from the document to its query (Yang et al., 2019;
-    Moiseev et al., 2023, section 2).
+    """Add the cross entropy from query to document and the one from document to query: (Q,).
 
-    `-log e^{s(q_i, d_i)} / sum_j e^{s(q_i, d_j)} - log e^{s(q_i, d_i)} / sum_j e^{s(d_i, q_j)}`. Mined negatives are in
-    the first sum only, as they have no query. The two are added, as in the code that Moiseev et al. (2023) started
-    from; give the loss a weight of .5 for their mean.
+    `-log e^{s(q_i, d_i)} / sum_j e^{s(q_i, d_j)} - log e^{s(q_i, d_i)} / sum_j e^{s(d_i, q_j)}` (Yang et al., 2019;
+    Moiseev et al., 2023, section 2). Mined negatives appear in the first sum only, because they have no query. The
+    code that Moiseev et al. (2023) started from adds the two losses too. For their mean, set the weight to .5.
 
-    Two queries and two documents with all scores 0 have a loss of log 2 in each direction:
+    With two queries, two documents and all scores 0, the loss is log 2 in each direction:
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -41,12 +40,12 @@ def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 def hardness_weighted(
     scores: Scores, *, temperature: float = 1.0, strength: float = 1.0, both_directions: bool = False
 ) -> Tensor:
-    """(Q,) softmax in which harder negatives weigh more (LLaVE, Lan et al., 2025, where strength is 9).
+    """Compute a softmax cross entropy that gives hard negatives more weight: (Q,). Source: LLaVE (Lan et al., 2025).
 
-    `-log e^{s_i / t} / (e^{s_i / t} + sum_j w_j e^{s_j / t})` with `w_j = e^{strength s_j}`, as if each negative were
-    there w_j times. The s_j of a weight is the score before any temperature, without a gradient; positives weigh 1.
-    LLaVE's public code (`WeightedClipLoss`, whose default strength is .5) takes the mean over the directions from query
-    to document and back: `both_directions`.
+    `-log e^{s_i / t} / (e^{s_i / t} + sum_j w_j e^{s_j / t})` with `w_j = e^{strength s_j}`. A negative counts as if
+    it occurred w_j times. The weight uses the score before the temperature, and has no gradient. Positives have weight
+    1. The paper uses strength 9, and the public code (`WeightedClipLoss`) has the default .5. The public code averages
+    the losses from query to document and from document to query, as `both_directions` does.
 
     >>> import torch
     >>> from sparring.components.scores import Scores

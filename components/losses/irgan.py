@@ -1,6 +1,6 @@
-"""IRGAN's two losses (Wang et al., 2017), which AR2 is compared with (Zhang et al., 2022, Table 5).
+"""The two losses of IRGAN (Wang et al., 2017), the baseline of AR2 in Zhang et al. (2022, Table 5).
 
-The names are IRGAN's: its generator, which chooses documents, is the retriever; its discriminator is the ranker.
+The names are IRGAN's. Its generator chooses documents and is the retriever. Its discriminator is the ranker.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 @needs(teacher=True)
 def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """(Q,) the retriever's loss: minus the ranker's reward `log(1 + e^z)`, expected under the retriever.
+    """Compute the retriever's loss (Q,): the negative of the ranker's expected reward `log(1 + e^z)`.
 
-    `-sum_i p_theta(d_i | q) log(1 + exp(z_i))` over all candidates, the positive among them. The expectation over the
-    group is exact, so a baseline would not change the gradient. Unlike AR2's, this reward looks at each document alone:
-    a ranker that scores all of them high rewards them all, and one that scores all of them low rewards none. So the
-    ranker must learn by `discriminator`, in its warm-up too: a listwise loss does not change when all scores of a query
-    rise by the same, and leaves their level to chance.
+    `-sum_i p_theta(d_i | q) log(1 + exp(z_i))` over all candidates, including the positive. The expectation over the
+    group is exact, so a baseline would not change the gradient.
+
+    Unlike AR2's reward, this reward depends on one document at a time: it is high if the ranker scores every document
+    high. Train the ranker with `discriminator`, in its warm-up too. A listwise loss is no substitute: it does not
+    change when all scores of a query rise by a constant, so the level of the scores is arbitrary.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -37,9 +38,9 @@ def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
 
 def discriminator(scores: Scores) -> Tensor:
-    """(Q,) the ranker's loss: binary cross entropy, averaged over the positives and over the negatives of a query.
+    """Compute the ranker's loss (Q,): binary cross entropy with separate means over positives and negatives.
 
-    `-mean log sigmoid(s+) - mean log(1 - sigmoid(s-))`. A mean over no documents is 0.
+    `-mean log sigmoid(s+) - mean log(1 - sigmoid(s-))`. The mean over an empty set is 0.
 
     >>> import torch
     >>> from sparring.components.scores import Scores

@@ -1,6 +1,6 @@
-"""Likelihood of the texts that a language model should write.
+"""Losses on the likelihood of texts that a language model learns to write.
 
-A row is a text and a candidate one of its tokens. The score is the log-probability of the token after those before it.
+A row is a text, and a candidate is one of its tokens. The score is the token's log-probability after the tokens before.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @needs(of="tokens")
 def negative_log_likelihood(scores: Scores, *, over: Literal["mean", "sum"] = "mean") -> Tensor:
-    """(Q,) `-sum_t y_t log p(token_t | tokens before)`, for `over: mean` divided by `sum_t y_t`.
+    """Compute the negative log-likelihood of each text: (Q,).
 
-    With the mean, as GAR trains (Mao et al., 2021), short and long texts weigh alike. y is 0 at tokens that are only
-    read.
+    `-sum_t y_t log p(token_t | tokens before)`. With `over: mean` the sum is divided by `sum_t y_t`, so that short and
+    long texts have the same weight, as in GAR (Mao et al., 2021). y is 0 at tokens that are read, but not predicted.
 
     >>> import torch
     >>> from sparring.components.scores import Scores

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """(Q,) softmax cross entropy: `-sum_i y_i log softmax(s / temperature)_i`, with targets y scaled to sum to 1.
+    """Compute the softmax cross entropy with the targets: (Q,).
 
-    With one positive this is the contrastive loss of DPR (Karpukhin et al., 2020, Eq. 2), of AR2's retriever (Zhang et
-    al., 2022, Eq. 2, where tau is 1 / temperature) and of its ranker (Eq. 7). A row without targets has loss 0.
+    `-sum_i y_i log softmax(s / temperature)_i`, with targets y scaled to sum to 1. With one positive this is the
+    contrastive loss of DPR (Karpukhin et al., 2020, Eq. 2), of AR2's retriever (Zhang et al., 2022, Eq. 2, where tau is
+    1 / temperature) and of AR2's ranker (Eq. 7). A row without targets has loss 0.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -34,11 +35,11 @@ def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
 
 def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """(Q,) KL(targets || student): CODER's loss (Zerveas et al., 2023, Algorithm 1, line 9).
+    """Compute CODER's loss KL(targets || student): (Q,). Source: Zerveas et al. (2023, Algorithm 1, line 9).
 
     `sum_i y_i log(y_i / softmax(s / temperature)_i)`, with targets y scaled to sum to 1. This is `cross_entropy` minus
-    the entropy of the targets, so gradients are the same, but 0 if the two agree, however soft the targets are. A row
-    without targets has loss 0.
+    the entropy of the targets, so the gradients are equal. Unlike `cross_entropy`, it is 0 if the student matches soft
+    targets. A row without targets has loss 0.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -53,11 +54,11 @@ def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
 
 @needs(teacher=True)
 def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """(Q,) cross entropy of the student's distribution under the teacher's: AR2's distillation regulariser
-    (Zhang et al., 2022, Eq. 12).
+    """Compute the cross entropy of the student under the teacher's distribution: (Q,).
 
-    `H(p_phi, p_theta) = -sum_i p_phi(d_i) log p_theta(d_i)` over the positive and the sampled negatives. This is `kl`
-    plus the teacher's entropy, so gradients are the same.
+    This is AR2's distillation regulariser (Zhang et al., 2022, Eq. 12):
+    `H(p_phi, p_theta) = -sum_i p_phi(d_i) log p_theta(d_i)` over the positive and the sampled negatives. It equals
+    `kl` plus the teacher's entropy, so the gradients are equal.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -71,10 +72,11 @@ def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
 
 @needs(teacher=True)
 def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """(Q,) KL(teacher || student) over the candidates: SimLM's distillation loss (Wang et al., 2023, Eq. 5).
+    """Compute KL(teacher || student) over the candidates: (Q,). Source: SimLM (Wang et al., 2023, Eq. 5).
 
-    `sum_i p_i log(p_i / r_i)`, never negative and 0 if the two agree. In SimLM the ranker's scores have no temperature
-    and the retriever's have that of its contrastive loss.
+    `sum_i p_i log(p_i / r_i)` with the teacher's distribution p and the student's r. The loss is at least 0, and 0 if
+    they agree. In SimLM the ranker's scores have no temperature. The retriever's scores have the temperature of its
+    contrastive loss.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -84,18 +86,20 @@ def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float =
     """
     teacher = log_softmax(scores.taught("kl") / teacher_temperature, scores.where)
     log_ratio = teacher - log_softmax(scores.student / temperature, scores.where)
-    return (teacher.exp() * log_ratio).sum(-1)  # the ratio is 1 at what does not count
+    return (teacher.exp() * log_ratio).sum(-1)  # log_ratio is 0 at candidates that do not count
 
 
 @needs(teacher=True)
 def symmetric_kl(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """(Q,) the mean of KL(a || b) and KL(b || a), of two passes a and b over the same candidates: R-Drop's regulariser
-    (Liang et al., 2021, section 2.1), which SimLM's public code adds to its ranker's loss and its paper does not name.
+    """Compute R-Drop's regulariser (Q,): the mean of KL(a || b) and KL(b || a) of two passes a and b.
 
-    `sum_i (a_i - b_i) (log a_i - log b_i) / 2`, where a is the student's distribution and b, which has a gradient too,
-    the teacher's. A ranker's view `passes` has both: they differ by their dropout. Weight 1 beside `cross_entropy` is
-    the public code's sum; R-Drop's paper adds up the cross entropies of both passes, so its alpha is a weight of
-    alpha / 2.
+    `sum_i (a_i - b_i) (log a_i - log b_i) / 2` (Liang et al., 2021, section 2.1). Use it `over: passes`: a ranker
+    scores the same candidates twice with different dropout. a is the student's distribution, and b the teacher's. Both
+    have gradients.
+
+    SimLM's public code adds this term to its ranker's loss, but the paper does not mention it. A weight of 1 next to
+    `cross_entropy` gives the public code's sum. R-Drop's paper sums the cross entropies of both passes, so its alpha
+    is a weight of alpha / 2 here.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -104,19 +108,19 @@ def symmetric_kl(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     tensor([0.1155])
     """
     if scores.teacher is None:
-        raise ValueError("symmetric_kl compares two passes of a ranker: `over: passes`")
+        raise ValueError("symmetric_kl compares two passes of a ranker. Use `over: passes`.")
     first, second = (log_softmax(logits / temperature, scores.where) for logits in (scores.student, scores.teacher))
-    return ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2  # both are 0 at what does not count
+    return ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2  # 0 at candidates that do not count
 
 
 def listnet(
     scores: Scores, *, temperature: float = 1.0, target_temperature: float = 1.0, least: float | None = None
 ) -> Tensor:
-    """(Q,) ListNet: cross entropy of the student's softmax under that of the targets (Cao et al., 2007, top one).
+    """Compute ListNet's top-one loss (Q,): cross entropy of the student under the softmax of the targets.
 
-    `-sum_i softmax(y / target_temperature)_i log softmax(s / temperature)_i`. As in ListNet a target of 0 has a
-    probability too. With `least` only candidates with at least that target do, as in CODER (Zerveas et al., 2023, whose
-    KL differs by the targets' entropy, so gradients are the same).
+    `-sum_i softmax(y / target_temperature)_i log softmax(s / temperature)_i` (Cao et al., 2007). A target of 0 has a
+    positive probability. With `least`, only candidates whose target is at least `least` have a probability, as in CODER
+    (Zerveas et al., 2023). CODER's KL differs by the entropy of the targets, so its gradients are equal.
 
     >>> import torch
     >>> from sparring.components.scores import Scores

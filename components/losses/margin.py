@@ -1,4 +1,4 @@
-"""Losses over margins, which are differences of two candidates' scores."""
+"""Losses on margins. A margin is the difference between the scores of two candidates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 
 
 def hinge(scores: Scores, *, margin: float = 1.0) -> Tensor:
-    """(Q,) max-margin loss of RepBERT (Zhan et al., 2020), with `over: batch`: a positive should score at least
-    `margin` above every negative.
+    """Penalise positives that score less than `margin` above a negative: (Q,). Source: RepBERT (Zhan et al., 2020).
 
-    `1/n sum_ij max(0, margin - (s_i - s_j))` over the positives i and negatives j of the n candidates that count, as
-    in PyTorch's `MultiLabelMarginLoss`. Scores are as they are: a temperature would be another margin. A row without a
-    pair has loss 0.
+    `1/n sum_ij max(0, margin - (s_i - s_j))` over positives i and negatives j among the n candidates that count, as in
+    PyTorch's `MultiLabelMarginLoss`. RepBERT uses it `over: batch`. There is no temperature, because it would only
+    change the margin. A row without a positive or without a negative has loss 0.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -36,11 +35,11 @@ def hinge(scores: Scores, *, margin: float = 1.0) -> Tensor:
 
 @needs(teacher=True)
 def mean_squared(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
-    """(Q,) MarginMSE: squared error of the student's margin of a positive over a negative against the teacher's
-    (Hofstätter et al., 2020).
+    """Compute MarginMSE (Q,): the squared error between margins of the student and the teacher.
 
-    `((s+ - s-) - (t+ - t-))^2`, averaged over all pairs of a positive and a negative of a row; 0 without a pair.
-    Student and teacher may differ by a constant, but not by a factor: temperatures correct that.
+    `((s+ - s-) - (t+ - t-))^2`, averaged over all pairs of a positive and a negative of a row (Hofstätter et al.,
+    2020). Without such a pair the loss is 0. A constant between the student's and the teacher's scores does not matter.
+    A factor does: correct it with the temperatures.
 
     >>> import torch
     >>> from sparring.components.scores import Scores

@@ -1,4 +1,4 @@
-"""Softmax over the pairs that count, where a mask is True."""
+"""Softmax over the pairs that count. These are the pairs at which a mask is True."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOWEST = -1e30
-"""Replaces scores that do not count: finite, so that a row without any that do gives zeros, not NaN."""
+"""Replacement of scores that do not count. It is finite, so that a row without counted pairs gives 0 and not NaN."""
 
 
 def log_softmax(scores: Tensor, where: Tensor) -> Tensor:
-    """(Q, C) log-probabilities over the pairs that count; 0 and without gradient at those that do not.
+    """Compute (Q, C) log-probabilities over the pairs that count. Other pairs get 0 and no gradient.
 
     >>> import torch
     >>> log_softmax(torch.tensor([[1.0, 1.0, 5.0]]), torch.tensor([[True, True, False]]))
@@ -22,7 +22,7 @@ def log_softmax(scores: Tensor, where: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """`log(1 + e^x)` without overflow.
+    """Compute `log(1 + e^x)` without overflow.
 
     >>> import torch
     >>> softplus(torch.tensor([0.0, 100.0]))
@@ -32,7 +32,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def softmax(scores: Tensor, where: Tensor) -> Tensor:
-    """(Q, C) probabilities over the pairs that count; 0 at those that do not.
+    """Compute (Q, C) probabilities over the pairs that count. Other pairs get 0.
 
     >>> import torch
     >>> softmax(torch.tensor([[1.0, 1.0, 5.0]]), torch.tensor([[True, True, False]]))

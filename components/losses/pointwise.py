@@ -1,4 +1,4 @@
-"""Losses that look at one candidate at a time."""
+"""Losses that judge each candidate by itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def binary_cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
-    """(Q,) `-mean_i [y_i log σ(s_i) + (1 - y_i) log(1 - σ(s_i))]` over a query's candidates.
+    """Compute the mean binary cross entropy over a query's candidates: (Q,).
 
-    y is 1 for targets above 0. This is the loss of the passage reranker of Nogueira and Cho (2019), which EAR uses
-    (Chuang et al., 2023, Appendix B.2). Their head has two logits; the score here is the difference of the two.
+    `-mean_i [y_i log σ(s_i) + (1 - y_i) log(1 - σ(s_i))]`, where y is 1 for targets above 0. This is the loss of the
+    passage reranker of Nogueira and Cho (2019), which EAR uses (Chuang et al., 2023, Appendix B.2). Their head has two
+    logits. The score here is the difference between the two.
 
     >>> import torch
     >>> from sparring.components.scores import Scores

@@ -1,7 +1,7 @@
 """The loss of EAR's query reranker (Chuang et al., 2023, section 3.3.1).
 
-A candidate is an expansion of the query. Its target is the rank of the first right passage that BM25 retrieves with it,
-and its score the rank that the model predicts: unlike elsewhere, lower scores are better.
+A candidate is an expansion of the query. Its target is the rank of the first correct passage that BM25 retrieves with
+the expansion. Its score is the rank that the model predicts. Unlike elsewhere, lower scores are better.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def ranking(
     pairs: Literal["all", "offsets"] = "all",
     scale: Literal["rank", "log", "reciprocal"] = "rank",
 ) -> Tensor:
-    """(Q,) margin ranking loss: `sum over r_i < r_j of max(0, M_i - M_j + alpha (r_j - r_i))`.
+    """Compute the margin ranking loss (Q,): `sum over r_i < r_j of max(0, M_i - M_j + alpha (r_j - r_i))`.
 
-    `pairs`: `all` is the paper's formula, the sum over all pairs with different ranks. `offsets` is the public code:
-    with candidates sorted by rank, the mean over the pairs i positions apart, averaged over all i. So pairs far apart,
-    of which there are fewer, weigh more; and pairs of equal rank count too, with a margin of 0 and the candidate that
-    comes first in the row as the better one.
+    `pairs: all` is the paper's formula: the sum over all pairs with different ranks. `pairs: offsets` is the public
+    code: it sorts candidates by rank, takes the mean over the pairs that are i positions apart, and averages over i.
+    Distant pairs are fewer, so each has more weight. Pairs of equal rank count too, with a margin of 0. In such a pair
+    the candidate that comes first in the row counts as the better.
 
-    `scale` is what r stands for: the rank (paper and public code), its natural logarithm, or `-1 / rank`. With ranks
-    from 1 to 101 the paper's margin between ranks 1 and 2 is a hundredth of the largest margin, so the loss lowers the
-    mean rank and hardly cares for rank 1. It is a seventh of the largest with logarithms and half with reciprocals.
+    `scale` says what r is: the rank (paper and public code), its natural logarithm, or `-1 / rank`. With ranks from 1
+    to 101 the paper's margin between ranks 1 and 2 is a hundredth of the largest margin. The loss then lowers the mean
+    rank, but has little effect on rank 1. The share is a seventh with logarithms and half with reciprocals.
 
-    The model predicts rank 3 for both, where 1 and 11 are right; they should be alpha 10 = 0.1 apart:
+    In this example the model predicts 3 for both ranks, 1 and 11. Their predictions should be alpha * 10 = 0.1 apart:
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -67,7 +67,7 @@ def _by_offsets(scores: Scores, alpha: float) -> Tensor:
     counts = (ahead & where.unsqueeze(-1) & where.unsqueeze(-2)).to(predicted.dtype)
     later = rank.unsqueeze(-2) - rank.unsqueeze(-1)
     hinge = (predicted.unsqueeze(-1) - predicted.unsqueeze(-2) + alpha * later).clamp_min(0)
-    # Of n candidates n - i pairs are i positions apart, and i goes from 1 to n - 1.
+    # Among n candidates, n - i pairs are i positions apart, and i goes from 1 to n - 1.
     number = where.sum(-1, keepdim=True).unsqueeze(-1)
     columns = where.new_ones(size, dtype=predicted.dtype).cumsum(0)
     offset = columns.unsqueeze(0) - columns.unsqueeze(1)

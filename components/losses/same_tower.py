@@ -1,7 +1,7 @@
-"""Losses with same-tower negatives: other queries as negatives of a query, other documents of a document.
+"""Losses with same-tower negatives: queries as negatives of a query, and documents as negatives of a document.
 
-A same-tower negative is one more candidate in a denominator that also has the row's positive. Without the positive a
-loss would have no lower bound; with it none is below 0.
+A same-tower negative is an additional candidate in a softmax denominator. The denominator always contains the row's
+positive too, so the loss is at least 0. Without the positive it would have no lower bound.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def samtone(
     document_side: bool = False,
     both_directions: bool = True,
 ) -> Tensor:
-    """(Q,) SamToNe: in-batch softmax with same-tower negatives (Moiseev et al., 2023, Eq. 2).
+    """Compute SamToNe's in-batch softmax with same-tower negatives (Q,). Source: Moiseev et al. (2023, Eq. 2).
 
-    `-log e^{s(q_i, d_i)} / (sum_j e^{s(q_i, d_j)} + sum_{j != i} e^{s(q_i, q_j)})`. By default, as in the paper, this
-    adds the losses of both directions and has same-tower negatives on the query side: the other queries are in the
-    denominator from query to document. On the document side (section 3.4) the other documents,
-    `sum_{j != i} e^{s(d_i, d_j)}`, are in the denominator from document to query. Without either side this is
-    `in_batch.both_directions`. With one direction, its denominator has the negatives of both sides.
+    `-log e^{s(q_i, d_i)} / (sum_j e^{s(q_i, d_j)} + sum_{j != i} e^{s(q_i, q_j)})`. The defaults are the paper's: the
+    losses from query to document and from document to query are added, and `query_side` adds the remaining queries to
+    the denominator from query to document. `document_side` (section 3.4) adds the remaining documents,
+    `sum_{j != i} e^{s(d_i, d_j)}`, to the denominator from document to query. If both sides are off, this is
+    `in_batch.both_directions`. If `both_directions` is off, the only denominator has the negatives of both sides.
 
-    Two queries and two documents with all scores 0: three candidates for each query, of which one is another query,
-    and two queries for each document.
+    With two queries, two documents and all scores 0, a query has three candidates (two documents and a query). A
+    document has two (both queries):
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -56,17 +56,17 @@ def samtone(
 
 @needs(blocks=True)
 def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_directions: bool = False) -> Tensor:
-    """(Q,) PAIR (Ren et al., 2021) as Moiseev et al. (2023) compare with it: the plain softmax, mixed with one that
-    holds other documents against the document instead of the query.
+    """Compute PAIR (Ren et al., 2021) in the form of Moiseev et al. (2023): (Q,).
 
-    `-(1 - alpha) log L_c - alpha log L_P`, where `L_P = e^{s(q_i, d_i)} / (e^{s(q_i, d_i)} + sum_j e^{s(d_i, d_j)})`
-    over all documents of the batch that the query does not target, mined negatives too. Moiseev et al. (2023, Eq. 3)
-    print L_P without the positive in the denominator; PAIR's public code has it (see `released_pair`). With
-    `both_directions` L_c is the sum of both directions: Moiseev et al. train all losses so, but do not say whether
-    their PAIR is one of them.
+    `-(1 - alpha) log L_c - alpha log L_P`. L_c is the plain softmax of the query over documents. In
+    `L_P = e^{s(q_i, d_i)} / (e^{s(q_i, d_i)} + sum_j e^{s(d_i, d_j)})` the negatives are scored against the row's
+    document. They are all documents of the batch that the query does not target, including mined negatives.
 
-    PAIR trains in two stages: first with this loss, then from there with alpha 0, the plain softmax. Moiseev et al.
-    have the first stage only.
+    Moiseev et al. (2023, Eq. 3) print L_P without the positive in the denominator. PAIR's public code includes the
+    positive (see `released_pair`), and so does this function. With `both_directions`, L_c also has the loss from
+    document to query. Moiseev et al. train their losses in both directions, but do not say whether PAIR is included.
+
+    PAIR has two training stages: this loss, and then the plain softmax (`alpha: 0`). Moiseev et al. use only the first.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -85,12 +85,12 @@ def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_
 
 @needs(blocks=True)
 def released_pair(scores: Scores, *, temperature: float = 1.0, alpha: float = 0.1) -> Tensor:
-    """(Q,) PAIR as in its public code (Ren et al., 2021; RocketQA's `research/PAIR_ACL2021`, with alpha .1).
+    """Compute PAIR as in its public code (RocketQA's `research/PAIR_ACL2021`): (Q,). Paper: Ren et al. (2021).
 
-    `L_P = e^{s(q_i, d_i)} / (sum_j e^{s(d_i, q_j)} + sum_n e^{s(d_i, n)})`, with j over the queries of the batch and n
-    over the mined negatives of all its rows. So the negatives of a document are other queries and mined negatives, not
-    the positives of other rows. Without mined negatives L_P is the softmax from document to query of
-    `in_batch.both_directions`. The public code has inner products, no temperature, and masks no duplicates
+    The mixture is that of `pair`, with `L_P = e^{s(q_i, d_i)} / (sum_j e^{s(d_i, q_j)} + sum_n e^{s(d_i, n)})`. j runs
+    over the queries of the batch, and n over the mined negatives of all its rows. The positives of the remaining rows
+    are not among the negatives. Without mined negatives, L_P is the softmax from document to query of
+    `in_batch.both_directions`. The public code uses alpha .1, inner products and no temperature, and counts duplicates
     (`duplicates: count`).
 
     >>> import torch
@@ -99,7 +99,7 @@ def released_pair(scores: Scores, *, temperature: float = 1.0, alpha: float = 0.
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> blocks = {"document-query": Block(zeros, others), "document-mined": Block(zeros, others)}
     >>> scores = Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks)
-    >>> released_pair(scores, alpha=1.0)  # log 3: the positive, the other query and one mined negative
+    >>> released_pair(scores, alpha=1.0)  # log 3: the positive, the second query and one mined negative
     tensor([1.0986, 1.0986])
     """
     centred = scores.positives().joined("document-query", "document-mined")

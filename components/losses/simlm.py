@@ -1,4 +1,4 @@
-"""SimLM's contrastive loss for fine-tuning, of its paper and of its public code (Wang et al., 2023)."""
+"""SimLM's contrastive loss for fine-tuning, as in the paper and as in the public code (Wang et al., 2023)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @needs(blocks=True)
 def contrastive(scores: Scores, *, temperature: float = 0.02, warmup: int = 0) -> Tensor:
-    """(Q,) the paper's loss: each negative counts twice in the denominator, once with the query's score and once with
-    its document's (Eq. 3).
+    """Compute the paper's contrastive loss (Q,). Source: Wang et al. (2023, Eq. 3).
 
-    `-log e^{s(q, d)} / (e^{s(q, d)} + sum_n (e^{s(q, n)} + e^{s(d, n)}))`, n over in-batch and mined negatives.
-    `warmup` is as in `released`.
+    `-log e^{s(q, d)} / (e^{s(q, d)} + sum_n (e^{s(q, n)} + e^{s(d, n)}))`, where n runs over in-batch and mined
+    negatives. Each negative appears twice: with its score against the query and against the document. `warmup` is as
+    in `released`.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -43,13 +43,15 @@ def released(
     query_query: bool = True,
     document_document: bool = True,
 ) -> Tensor:
-    """(Q,) the public code's loss: one softmax over four blocks of scores, three of which can be left out by name.
+    """Compute the public code's contrastive loss (Q,): one softmax over up to four blocks of scores.
 
-    Always there is the row's query against all documents, mined negatives too, as the positive is among them. Then come
-    its document against the other queries, its query against the other queries, and its document against the other
-    rows' documents, without their mined negatives (which Eq. 3 has). The public code masks no duplicates
-    (`duplicates: count`). Its script for Natural Questions has a `warmup`: the temperature
-    falls from 1 in so many updates.
+    The first block is always used: the row's query against all documents of the batch, including mined negatives. Three
+    options add blocks: the row's document against the remaining queries (`document_query`), its query against the
+    remaining queries (`query_query`), and its document against the documents of the remaining rows
+    (`document_document`). Unlike Eq. 3, the last block has no mined negatives.
+
+    The public code counts duplicates (`duplicates: count`). Its script for Natural Questions uses `warmup`: the
+    temperature falls from 1 to `temperature` within this number of updates.
 
     >>> import torch
     >>> from sparring.components.scores import Scores
@@ -70,10 +72,10 @@ def released(
 
 
 def _warmed_up(temperature: float, update: int, warmup: int) -> float:
-    """The temperature after `update` updates: it falls from 1 to `temperature`, reached after `warmup` of them.
+    """Return the temperature after `update` updates. It falls from 1 to `temperature` within `warmup` updates.
 
-    Its inverse, which multiplies the scores, is `max(1, min(1, update / warmup) / temperature)`, as in SimLM's public
-    code; the paper's temperature is constant.
+    Its inverse multiplies the scores: `max(1, min(1, update / warmup) / temperature)`, as in SimLM's public code. The
+    paper's temperature is constant.
 
     >>> [_warmed_up(0.02, update, 1000) for update in (0, 20, 500, 1000, 5000)]
     [1.0, 1.0, 0.04, 0.02, 0.02]

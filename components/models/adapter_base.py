@@ -1,4 +1,4 @@
-"""Models over a base: a pre-trained one that is frozen under an adapter."""
+"""Loading of pre-trained models with adapters. A model with an adapter has a frozen base."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from sparring.components.models.configs import Adaptable, Base, Pretrained, loca
 from sparring.components.models.seeding import seeded
 
 Read = Callable[[Any, str], Any]
-"""Reads a pre-trained model from what names it and the folder inside that."""
+"""Function that reads a pre-trained model from its source and a folder inside the source."""
 
 
 def adapted(read: Read, source: Pretrained, folder: str, *, head: bool = False) -> Any:
-    """Read a model with `read`, frozen under a new adapter if `source` requests an adapter.
+    """Read a model with `read`. If `source` requests an adapter, freeze the model and add a new adapter.
 
-    An adapter in the folder is read with its base. It is merged into the base if `source` requests none.
+    If the folder has an adapter, read it with its base. If `source` then requests no adapter, merge it into the base.
+    Raise UserError if `source` requests a different adapter than the folder has.
     """
     wanted = source.adapter if isinstance(source, Adaptable) else None
     place = Path(locate_model(source.model)) / folder
@@ -33,18 +34,20 @@ def adapted(read: Read, source: Pretrained, folder: str, *, head: bool = False) 
                 adapters.add(model, base, head=head)
         return model
     if wanted not in (None, saved.adapter):
-        raise UserError(f"adapter: {source.model} has another one, {saved.adapter!r}; accepted: that one, or null")
+        raise UserError(
+            f"adapter: {source.model} already has a different adapter, {saved.adapter!r}. Use this one, or null."
+        )
     model = _over_base(read, saved.model_copy(update={"dropout": source.dropout}), place, head=head)
     adapters.load(model, place)
     if wanted is None:
         adapters.merge(model)
-        for weight in model.parameters():  # it may be trained, and must not be others' base
+        for weight in model.parameters():  # these may be trained, and must not be shared as a base
             weight.data = weight.data.clone()
     return model
 
 
 def saved(read: Read, folder: Path, *, head: bool = False) -> Any:
-    """Load a model with an adapter that `save_tower` wrote, or return None if the folder has no adapter."""
+    """Load a model with an adapter that `save_tower` wrote. Return None if the folder has no adapter."""
     base = adapters.read_base(folder)
     if base is None:
         return None
@@ -54,7 +57,7 @@ def saved(read: Read, folder: Path, *, head: bool = False) -> Any:
 
 
 def _over_base(read: Read, base: Base, place: Path, *, head: bool) -> Any:
-    """Put an adapter without trained weights over a base, whose files must be unchanged."""
+    """Read a base and add an untrained adapter. The files of the base must be unchanged."""
     adapters.check(base, place)
     model = read(base, base.folder)
     adapters.add(model, base, head=head)

@@ -1,5 +1,7 @@
-"""Low-rank adapters (LoRA, Hu et al., 2022), made by peft, over a frozen model: its weights are held once in a process,
-however many adapters stand over it, and what is written is what was trained."""
+"""Low-rank adapters (LoRA, Hu et al., 2022) over a frozen model, made by peft.
+
+A process holds the frozen weights once, for any number of adapters over them. Only trained weights are saved.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from sparring.components.files import read_json, write_json
 from sparring.components.models.configs import BASE, Adapter, Base, locate_model
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-"""The files of peft."""
+"""Names of peft's files."""
 _NAME, _PREFIX = "default", "base_model.model."
-"""What peft calls an adapter, and what it puts before the names of its weights."""
+"""peft's name of an adapter, and its prefix of weight names."""
 _FACTOR = ".lora_"
-"""What is in the names of A and B."""
+"""Part of the names of A and B."""
 _KINDS = (".safetensors", ".bin")
 
 
 class Body:
-    """The weights of a frozen model, by their names, on one device and in one precision."""
+    """The weights of a frozen model by name, on one device and in one precision."""
 
     def __init__(self, weights: dict[str, Tensor]) -> None:
         self.weights = weights
@@ -39,11 +41,11 @@ class Body:
 
 
 _bodies: WeakValueDictionary[tuple[Any, ...], Body] = WeakValueDictionary()
-"""Those that a model in this process stands on."""
+"""Frozen weights that models of this process share, by `_key`."""
 
 
 def identified(base: Base, commit: str | None) -> Base:
-    """Add to a base what identifies its weights: the digests of their files, or the hub's commit."""
+    """Add the identity of a base's weights to its config: the digests of their files, or the hub's commit."""
     if base.weights == "random":
         return base
     files = {name: sha256(path) for name, path in base.files().items() if path.suffix in _KINDS}
@@ -56,16 +58,19 @@ def check(base: Base, place: Path) -> None:
     for name, expected in base.sha256.items():
         path = Path(locate_model(base.model)) / name
         if not path.is_file():
-            raise UserError(f"{place}: the adapter's base {base.model} has no {name} any more")
+            raise UserError(f"{place}: {name} of the adapter's base {base.model} is gone. Restore the file.")
         if sha256(path) != expected:
-            raise UserError(f"{place}: the adapter belongs to another {base.model}: {name} has changed since")
+            raise UserError(
+                f"{place}: {name} of the adapter's base {base.model} has changed since the adapter was trained. "
+                "Restore the old file, or train the adapter again."
+            )
 
 
 def add(model: Any, base: Base, *, head: bool) -> None:
-    """Freeze a Hugging Face model, and put a new adapter over it; with `head`, what follows its layers is trained as a
-    whole. UserError where it lacks a layer that is asked for.
+    """Freeze a Hugging Face model and add a new adapter. Raise UserError if it lacks a requested layer.
 
-    The adapter's product is 0 before training, so the model computes what it did.
+    With `head`, the modules after its layers are trained as a whole. The adapter's product is 0 before training, so the
+    model's output stays the same.
     """
     from peft import inject_adapter_in_model
 
@@ -84,18 +89,20 @@ def add(model: Any, base: Base, *, head: bool) -> None:
 
 
 def has_adapter(model: Any) -> bool:
-    """Check whether a Hugging Face model has an adapter."""
+    """Return True if a Hugging Face model has an adapter."""
     return isinstance(getattr(model, "body", None), Body)
 
 
 def has_adapted_layers(model: Any) -> bool:
-    """Check whether any layers of a model have an adapter, on whatever part of the model it was put."""
+    """Return True if a layer in any part of a model has an adapter."""
     return any(_FACTOR in name for name, _ in model.named_parameters())
 
 
 def share(model: Any, device: torch.device, dtype: torch.dtype) -> None:
-    """Put all in a model that is frozen under an adapter on a device and in a precision, once for all models here that
-    stand on the same."""
+    """Move the frozen weights under a model's adapters to a device and a precision.
+
+    Models of this process with the same base share the moved weights.
+    """
     for part in [module for module in model.modules() if has_adapter(module)]:
         key = _key(part.adapter_base, device, dtype)
         moved = _bodies.get(key)
@@ -107,14 +114,16 @@ def share(model: Any, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def release(model: Any, is_elsewhere: Callable[[Tensor], bool]) -> None:
-    """Let go of what is frozen under each adapter and, by `is_elsewhere`, no longer lies in the body."""
+    """Release the shared copies of frozen weights that `is_elsewhere` reports as moved, for example by sharding."""
     for part in [module for module in model.modules() if has_adapter(module)]:
         part.body = Body({name: weight.data for name, weight in _frozen(part) if not is_elsewhere(weight)})
 
 
 def merge(model: Any) -> None:
-    """Add each adapter's product to the weights that it stands over, in copies: others may stand on them. What is
-    computed is the same but for rounding, and as fast as without an adapter."""
+    """Merge each adapter into its base: add its product to copies of the weights, which other models may share.
+
+    Outputs stay the same except for rounding, and are as fast as without an adapter.
+    """
     for part in [module for module in model.modules() if has_adapter(module)]:
         from peft.tuners.tuners_utils import BaseTunerLayer  # heavy
 
@@ -122,7 +131,7 @@ def merge(model: Any) -> None:
             if isinstance(layer, BaseTunerLayer):
                 parent, _, last = name.rpartition(".")
                 setattr(part.get_submodule(parent), last, _merged(layer))
-        # No trace of peft, so that transformers saves it as any model.
+        # Remove all traces of peft, so that transformers saves it as an ordinary model.
         for attribute in ("body", "adapter_base", "has_trained_head", "peft_config"):
             with suppress(AttributeError):
                 delattr(part, attribute)
@@ -136,8 +145,7 @@ def copied(model: Any) -> Any:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write an adapter and its model's head for this project, and for peft's `PeftModel.from_pretrained` over the
-    base."""
+    """Write an adapter and its model's head. This project and peft's `PeftModel.from_pretrained` load them."""
     base: Base = model.adapter_base
     tensors = {_saved_name(name): weight.detach().cpu().contiguous() for name, weight in _own(model).items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
@@ -156,9 +164,9 @@ def save(model: Any, folder: Path) -> None:
 
 
 def load(model: Any, folder: Path) -> None:
-    """Load the weights that `save` wrote into a model with an adapter of the same form.
+    """Load the weights that `save` wrote into a model with an adapter of the same shape.
 
-    A classifier takes the weights of an encoder too, and keeps its head.
+    A classifier also accepts the weights of an encoder, and then keeps its head.
     """
     weights = load_file(folder / WEIGHTS)
     factors = [name for name, _ in model.base_model.named_parameters() if _FACTOR in name]
@@ -168,17 +176,17 @@ def load(model: Any, folder: Path) -> None:
             part.load_state_dict({names[name]: value for name, value in weights.items()}, strict=False)
             return
     odd = sorted(weights.keys() ^ {_saved_name(name) for name in _own(model)})
-    raise ValueError(f"{folder}: this adapter is of another model: {', '.join(odd[:5])}")
+    raise ValueError(f"{folder}: this adapter belongs to a different model. Weights differ: {', '.join(odd[:5])}.")
 
 
 def read_base(folder: Path) -> Base | None:
-    """Read the base of the adapter in a folder, or return None if there is no adapter."""
+    """Read the base of the adapter in a folder. Return None if there is no adapter."""
     file = folder / BASE
     return Base.model_validate(read_json(file)) if file.is_file() else None
 
 
 def _key(base: Base, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Return the properties that two models must share to stand on the same frozen weights."""
+    """Return the key of a base's frozen weights. Models with equal keys share the weights."""
     layers = tuple(base.layers) if isinstance(base.layers, list) else base.layers
     drawn = base.seed if base.weights == "random" else None
     same = (locate_model(base.model), base.revision, base.folder, layers, drawn, tuple(sorted(base.sha256.items())))
@@ -203,11 +211,14 @@ def _targets(model: Any, base: Base) -> list[str]:
     assert base.adapter is not None
     targets, kinds = base.adapter.targets, {name.rpartition(".")[2] for name in linear}
     if not linear:
-        raise UserError(f"adapter: {base.model} has no linear layers that could get one; accepted: null")
+        raise UserError(
+            f"adapter: {base.model} has no linear layers that an adapter could be added to. Use `adapter: null`."
+        )
     for target in targets or ():
         if target not in kinds:
             raise UserError(
-                f"adapter.targets: {base.model} has no linear layers {target!r}; accepted: {listing(sorted(kinds))}"
+                f"adapter.targets: {base.model} has no linear layers {target!r}. Use some of these: "
+                f"{listing(sorted(kinds))}."
             )
     return [name for name in linear if targets is None or name.rpartition(".")[2] in targets]
 
@@ -219,7 +230,7 @@ def _targets_of(model: Any) -> list[str]:
 
 
 def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Return the parts of a classifier that come after its layers: its own, and the pooler inside BERT's."""
+    """Yield the modules of a classifier after its layers, by name: its head, and the pooler inside BERT's encoder."""
     for name, module in model.named_children():
         if module is not model.base_model and model.base_model is not model and any(True for _ in module.parameters()):
             yield name, module
@@ -229,7 +240,7 @@ def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _frozen(model: Any) -> list[tuple[str, nn.Parameter]]:
-    """Return the frozen weights under an adapter, by the names that they have without it."""
+    """Return the frozen weights under an adapter, with their names before the adapter was added."""
     trained = set(map(id, _own(model).values()))
     return [
         (name.replace(".base_layer.", "."), weight)
@@ -239,7 +250,7 @@ def _frozen(model: Any) -> list[tuple[str, nn.Parameter]]:
 
 
 def _own(model: Any) -> dict[str, nn.Parameter]:
-    """Return the weights beyond the frozen base: the adapter's factors, and the head that is trained with it."""
+    """Return the trained weights by name: the adapter's factors, and the head if it is trained."""
     heads = [weight for _, module in _heads(model) for weight in module.parameters()] if model.has_trained_head else []
     head = set(map(id, heads))
     return {name: weight for name, weight in model.named_parameters() if _FACTOR in name or id(weight) in head}
@@ -251,8 +262,10 @@ def _saved_name(name: str) -> str:
 
 
 def _stand_on(model: Any) -> None:
-    """Take what is frozen from the body. Each model has parameters of its own over the same memory, so that moving one
-    leaves the others where they are."""
+    """Point the model's frozen parameters to the shared weights in its body.
+
+    Each model has its own parameters over the same memory, so moving a model does not move the rest.
+    """
     for name, weight in _frozen(model):
         weight.data = model.body.weights.get(name, weight.data)
 

@@ -1,4 +1,4 @@
-"""Which tokens a pre-trained model's tokens see: all of a text, or those before them."""
+"""Attention of pre-trained models: causal (a token sees the tokens before it) or bidirectional (it sees all tokens)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from sparring.components.models.configs import Base, DualEncoderConfig
 
 
 def is_decoder(config: Any) -> bool:
-    """Check whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
+    """Return True if a Hugging Face config is that of a decoder without an encoder, such as Qwen3, Mistral or Llama."""
     kind = type(config)
     masked = kind in MODEL_FOR_MASKED_LM_MAPPING
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING and not masked and not getattr(config, "is_encoder_decoder", False)
 
 
 def is_causal(config: Any) -> bool:
-    """Check whether tokens see only the tokens before them."""
+    """Return True if tokens see only the tokens before them."""
     both_ways = getattr(config, "use_bidirectional_attention", None) is True or not getattr(config, "is_causal", True)
     return is_decoder(config) and not both_ways
 
 
 def for_reading(model: Any) -> Any:
-    """Prepare a model for reading texts instead of writing: a causal model keeps no keys and values for the next
-    token.
-    """
+    """Prepare a model for reading texts instead of writing. A causal model then keeps no keys and values."""
     if is_decoder(model.config):
         model.config.use_cache = False
         _tell_attention(model)
@@ -35,11 +33,14 @@ def for_reading(model: Any) -> Any:
 
 
 def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
-    """Set which tokens of the text a token sees, as `source.attention` says. UserError if the model has no choice."""
+    """Set causal or bidirectional attention, as `source.attention` says. Raise UserError if the model lacks it."""
     if source.attention is None:
         return model
     if not is_decoder(model.config):
-        raise UserError(f"attention: {source.attention}: {source.model} is no causal language model; accepted: null")
+        raise UserError(
+            f"attention: got {source.attention}, but {source.model} is not a causal language model. Use "
+            "`attention: null`."
+        )
     model.config.is_causal = source.attention == "causal"
     _tell_attention(model)
     ids = torch.tensor([[1, 2], [1, 3]])
@@ -49,13 +50,14 @@ def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
     model.train(was)
     if torch.allclose(first, second, rtol=1e-4, atol=1e-5) != model.config.is_causal:
         raise UserError(
-            f"attention: {source.attention}: a {model.config.model_type} model has no such attention; accepted: null"
+            f"attention: got {source.attention}, but {model.config.model_type} models do not support this. Use "
+            "`attention: null`."
         )
     return model
 
 
 def _tell_attention(model: Any) -> None:
-    """Tell a model's layers what its config says of the mask: flash attention asks them, and has no mask."""
+    """Copy the config's `is_causal` to the layers. Flash attention reads it there, because it gets no mask."""
     if hasattr(model.config, "is_causal"):
         for module in model.modules():
             if hasattr(module, "is_causal"):

@@ -1,8 +1,9 @@
 """BERT (Devlin et al., 2019) for inference, read from a saved folder without transformers' model classes.
 
-transformers gives the same bits, but importing its BERT takes 1.7 s of CPU time, because it imports torch's compiler,
-distributed tensors and scipy.optimize. Importing torch takes as long, so a search on the command line would take twice
-as long. Modules have the names of transformers' modules, so that weights and `inference.FusedLayer` fit both.
+transformers computes exactly the same, but importing its BERT takes 1.7 s of CPU time, because it imports torch's
+compiler, distributed tensors and scipy.optimize. Importing torch takes as long, so the import would double the time of
+a search on the command line. Modules have the names of transformers' modules, so weights and `inference.FusedLayer`
+work with both.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ WEIGHTS = "model.safetensors"
 
 
 class Embeddings(nn.Module):
-    """Sum of the embeddings of tokens, positions and segments."""
+    """The sum of token, position and segment embeddings."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """Embed (N, L) tokens: (N, L, h)."""
+        """Embed tokens (N, L) as states (N, L, h)."""
         positions = torch.arange(ids.shape[1], device=ids.device)
         states = self.word_embeddings(ids) + self.token_type_embeddings(segments)
         return self.LayerNorm(states + self.position_embeddings(positions))
@@ -48,7 +49,7 @@ class SelfAttention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(config.hidden_size, config.hidden_size) for _ in range(3))
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend from each of (N, L, h) states to the states under the mask: (N, L, h)."""
+        """Attend from each state (N, L, h) to the states that the mask allows: (N, L, h)."""
         shape = (*states.shape[:2], self.num_attention_heads, -1)
         query, key, value = (part(states).view(shape).transpose(1, 2) for part in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -64,12 +65,12 @@ class Output(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
-        """Map (N, L, width) states and add the (N, L, h) residual: (N, L, h)."""
+        """Map states (N, L, width) and add the residual (N, L, h): (N, L, h)."""
         return self.LayerNorm(self.dense(states) + residual)
 
 
 class Attention(nn.Module):
-    """First half of a layer: attention and its output."""
+    """The first half of a layer: attention and its output."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -81,19 +82,19 @@ class Attention(nn.Module):
 
 
 class Intermediate(nn.Module):
-    """Wide part of a layer."""
+    """The wide part of a layer."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.dense, self.intermediate_act_fn = nn.Linear(config.hidden_size, config.intermediate_size), functional.gelu
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (N, L, h) states to (N, L, intermediate size)."""
+        """Map states (N, L, h) to (N, L, intermediate size)."""
         return self.intermediate_act_fn(self.dense(states))
 
 
 class Layer(nn.Module):
-    """Transformer layer."""
+    """A Transformer layer."""
 
     is_decoder = add_cross_attention = False
 
@@ -109,7 +110,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Stack of all layers."""
+    """The stack of all layers."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -117,10 +118,10 @@ class Encoder(nn.Module):
 
 
 class Bert(nn.Module):
-    """Encoder without a head."""
+    """The encoder without a head."""
 
     pooler: Pooler
-    """Only a classifier sets it."""
+    """Pooler. Only a classifier sets it."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -128,10 +129,10 @@ class Bert(nn.Module):
         self.embeddings, self.encoder = Embeddings(config), Encoder(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """Encode (N, L) tokens; `last_hidden_state` of the result is (N, L, h)."""
+        """Encode tokens (N, L). `last_hidden_state` of the result is (N, L, h)."""
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         states, length = self.embeddings(input_ids, segments), input_ids.shape[1]
-        # torch's attention is faster without a mask, so batches without padding have none.
+        # torch's attention is faster without a mask, so batches without padding get no mask.
         padded = not bool(attention_mask.all())
         mask = attention_mask.bool()[:, None, None, :].expand(-1, 1, length, -1) if padded else None
         for layer in self.encoder.layer:
@@ -140,7 +141,7 @@ class Bert(nn.Module):
 
     @property
     def base_model(self) -> Bert:
-        """The encoder itself; `Classifier` has the same property."""
+        """The encoder itself. `Classifier` has the same property."""
         return self
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -153,19 +154,19 @@ class Bert(nn.Module):
 
 
 class Pooler(nn.Module):
-    """Layer on the state of the first token, whose output the classifier reads."""
+    """A layer on the state of the first token. The classifier reads its output."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (N, L, h) states to (N, h)."""
+        """Map states (N, L, h) to (N, h)."""
         return self.dense(states[:, 0]).tanh()
 
 
 class Classifier(nn.Module):
-    """Encoder with a classification head for one label."""
+    """The encoder with a classification head for one label."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -173,34 +174,36 @@ class Classifier(nn.Module):
         self.bert.pooler = Pooler(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """Score (N, L) tokens; `logits` of the result is (N, 1)."""
+        """Score tokens (N, L). `logits` of the result is (N, 1)."""
         states = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state
         return SimpleNamespace(logits=self.classifier(self.bert.pooler(states)))
 
     @property
     def base_model(self) -> Bert:
-        """Encoder below the head."""
+        """The encoder below the head."""
         return self.bert
 
 
 def _embedding(count: int, width: int) -> nn.Embedding:
-    """Create an embedding without initialising it: on the device `meta` that would import torch's compiler."""
+    """Create an embedding without initialising it. Initialising on the device `meta` would import torch's compiler."""
     return nn.Embedding.from_pretrained(torch.empty(count, width))
 
 
 def encoder(folder: Path) -> Bert | None:
-    """Read the encoder in a folder; None if the folder holds another architecture."""
+    """Read the encoder in a folder. Return None if the folder has a different architecture."""
     return _read(Bert, folder, "BertModel")
 
 
 def classifier(folder: Path) -> Classifier | None:
-    """Read the classifier in a folder; None if the folder holds another architecture."""
+    """Read the classifier in a folder. Return None if the folder has a different architecture."""
     return _read(Classifier, folder, "BertForSequenceClassification")
 
 
 def _read(kind: Any, folder: Path, saved_as: str) -> Any:
-    """Read a model in evaluation mode; None if `kind` does not compute what the folder's config says, or if the folder
-    holds adapters over a base model."""
+    """Read a model in evaluation mode.
+
+    Return None if `kind` does not match the folder's config, or if the folder has an adapter over a base.
+    """
     tree = json.loads((folder / "config.json").read_text()) if (folder / "config.json").is_file() else {}
     variant = tree.get("is_decoder") or tree.get("add_cross_attention") or tree.get("hidden_act") != "gelu"
     matches = tree.get("architectures") == [saved_as] and tree.get("position_embedding_type", "absolute") == "absolute"

@@ -1,4 +1,4 @@
-"""What pre-training puts behind an encoder's vector, and throws away afterwards."""
+"""Modules that pre-training adds after an encoder's vector and drops afterwards."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from sparring.components.models.layers import keep_layers
 
 
 class Decoder(nn.Module):
-    """A shallow Transformer with bidirectional attention that reads a text behind its vector (Wang et al., 2023,
-    section 3.1).
+    """A shallow bidirectional Transformer that reads a text together with its vector (Wang et al., 2023, section 3.1).
 
-    `weights` says what it begins from: the encoder's `last` layers, which it does not share, or `random` numbers.
+    `weights` are its initial weights: copies of the encoder's `last` layers, or `random` numbers.
     """
 
     def __init__(self, encoder: Any, layers: int, weights: Literal["last", "random"]) -> None:
@@ -30,14 +29,14 @@ class Decoder(nn.Module):
             config.hidden_size,
         ):
             raise UserError(
-                f"model: a {config.model_type} model has no token embeddings that its layers could read as they are; "
-                "accepted: BERT, RoBERTa, DistilBERT, MPNet"
+                f"model: the decoder feeds token embeddings directly to the layers, which {config.model_type} models "
+                "do not support. Use a BERT, RoBERTa, DistilBERT or MPNet model."
             )
         count = config.num_hidden_layers
         if weights == "last" and layers > count:
             raise UserError(
-                f"decoder_layers: {layers}: they begin as the last of the encoder's {count} layers; "
-                f"accepted: 1 to {count}, or `decoder_weights: random`"
+                f"decoder_layers: got {layers}, but the encoder whose last layers are copied has {count}. Use 1 to "
+                f"{count}, or `decoder_weights: random`."
             )
         if weights == "last":
             self.layers = keep_layers(copy.deepcopy(encoder), list(range(count - layers, count)))
@@ -49,8 +48,9 @@ class Decoder(nn.Module):
         self.layers.embeddings = _EmbeddingsAsTheyAre()
 
     def forward(self, vectors: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-        """Return the states (N, L, h) of tokens with embeddings `states` (N, L, h), with `vectors` (N, h) in place
-        of the first.
+        """Compute the states (N, L, h) of tokens with embeddings `states` (N, L, h).
+
+        `vectors` (N, h) replace the embeddings of the first tokens.
         """
         whole = torch.cat([vectors.unsqueeze(1), states[:, 1:]], 1)
         decoded: Tensor = self.layers(inputs_embeds=whole, attention_mask=mask).last_hidden_state
@@ -58,11 +58,11 @@ class Decoder(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """A second encoder that reads an edited text behind the vector of the original one (DiffCSE; Chuang et al., 2022,
-    section 2.3).
+    """A second encoder that reads an edited text with the vector of the original text.
 
-    It begins as the encoder and shares nothing with it. As in the public code, the vector takes the place of the first
-    token after embeddings: it has no position, and no LayerNorm or dropout before the layers.
+    Source: DiffCSE (Chuang et al., 2022, section 2.3). It starts as a copy of the encoder and shares no weights with
+    it. As in the public code, the vector replaces the first token after the embeddings. It gets no position, LayerNorm
+    or dropout before the layers.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -72,21 +72,21 @@ class Discriminator(nn.Module):
         self.embeddings = copy.deepcopy(encoder.embeddings)
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the states (N, L, h) of tokens of edited texts `ids` (N, L), given the originals' `vectors` (N, h)."""
+        """Compute the states (N, L, h) of edited texts `ids` (N, L), given the originals' `vectors` (N, h)."""
         states: Tensor = self.decoder(vectors, self.embeddings(input_ids=ids), mask)
         return states
 
     def get_input_embeddings(self) -> Any:
-        """Return the token embeddings, as a Hugging Face encoder does."""
+        """Return the token embeddings. Hugging Face encoders have the same method."""
         return self.embeddings.word_embeddings
 
 
 class Projector(nn.Module):
-    """What vectors pass in training alone: contrastive losses compare what comes out of it.
+    """A projector of vectors for contrastive losses. It is used in training only.
 
-    `batchnorm` is the two layers of DiffCSE (Chuang et al., 2022, Appendix A.1); statistics are over the rows of all
-    workers, who have equally many, and in evaluation running means. `tanh` is the layer of BERT's pooler, as in SimCSE
-    (Gao et al., 2021), with new weights. `none` leaves vectors as they are.
+    `batchnorm` is the two layers of DiffCSE (Chuang et al., 2022, Appendix A.1). Its statistics are over the rows of
+    all workers, who must have equally many. In evaluation they are running means. `tanh` is a layer like BERT's pooler
+    with new weights, as in SimCSE (Gao et al., 2021). `none` does not change vectors.
     """
 
     def __init__(self, width: int, kind: Literal["batchnorm", "tanh", "none"]) -> None:
@@ -104,7 +104,7 @@ class Projector(nn.Module):
             self.layers = nn.Sequential(*([nn.Linear(width, width), nn.Tanh()] if kind == "tanh" else []))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Project this worker's vectors (N, h): (N, h) in fp32."""
+        """Project this worker's vectors (N, h). Return (N, h) in fp32."""
         with torch.autocast(vectors.device.type, enabled=False):
             count, together = len(vectors), self.training and self.kind == "batchnorm"
             projected: Tensor = self.layers(gather(vectors, rows=count) if together else vectors)
@@ -112,8 +112,11 @@ class Projector(nn.Module):
 
 
 class DetectionHead(nn.Module):
-    """Whether a token was replaced, from its state: ELECTRA's two layers (Clark et al., 2020), or without `hidden` the
-    second alone, as in DiffCSE's public code. One score stands for the difference of its two."""
+    """A classifier of token states: was the token replaced?
+
+    It has ELECTRA's two layers (Clark et al., 2020). Without `hidden` it has only the second, as in DiffCSE's public
+    code. The public code has two logits. The single score here is their difference.
+    """
 
     def __init__(self, width: int, *, hidden: bool = True) -> None:
         super().__init__()
@@ -121,7 +124,7 @@ class DetectionHead(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def log_likelihoods(self, states: Tensor, replaced: Tensor) -> Tensor:
-        """Return the log-probability (M,) in fp32 of `replaced` (M,) for tokens with states (M, h)."""
+        """Compute the log-probability (M,) in fp32 of the labels `replaced` (M,) for tokens with states (M, h)."""
         if self.hidden is not None:
             states = functional.gelu(self.hidden(states))
         logits = self.score(states).squeeze(-1).float()
@@ -129,7 +132,7 @@ class DetectionHead(nn.Module):
 
 
 class _EmbeddingsAsTheyAre(nn.Module):
-    """Stands in an encoder where its embeddings were, and gives back those that it is handed."""
+    """A replacement of an encoder's embeddings that returns its input embeddings unchanged."""
 
     def forward(self, input_ids: None = None, inputs_embeds: Tensor | None = None, *_: Any, **__: Any) -> Any:
         return inputs_embeds

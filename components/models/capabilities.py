@@ -1,5 +1,7 @@
-"""What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be,
-whether it tells the texts of a pair apart, whether it is a decoder, whether two passes of it differ in training."""
+"""Properties of a pre-trained model that can be read from its files without loading its weights.
+
+For example the longest text that it reads, the lengths of texts in its tokens, and whether it is a decoder.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from sparring.components.models import hub
 from sparring.components.models.configs import Pretrained, locate_model
 
 LIMIT = 512
-"""Tokens that a model is taken to read at most where its folder does not say."""
+"""Assumed maximum number of tokens of a model whose folder does not say."""
 DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -27,17 +29,17 @@ DROPOUTS = (
     "embd_pdrop",
     "attn_pdrop",
 )
-"""The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's, two in DistilBERT's, the
-attention's alone in Qwen3's and Llama's, which have no other, three in ModernBERT's and in GPT-2's."""
+"""Keys of dropout in Hugging Face configs. BERT and its relatives have two, T5 one, DistilBERT two, Qwen3 and Llama one
+(attention only), ModernBERT and GPT-2 three."""
 UNKNOWN = ("[UNK]", "<unk>")
 _IDEOGRAPHIC = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 _LONE_LETTER = re.compile(r"(?<!\w)(\w)(?!\w)")
 _CHARACTERS = 20
-"""A text is cut where a model cannot reach: no token in real text is so long in the mean."""
+"""Maximum mean number of characters per token. A text is cut at this many characters per token that a model reads."""
 
 
 def longest(source: Pretrained) -> int:
-    """Return the most tokens that a pre-trained model reads, by its files, or 512 if they cannot be read."""
+    """Read the maximum number of tokens of a pre-trained model from its files. Return 512 if they are unreadable."""
     limits = (
         _json(source, "sentence_bert_config.json").get("max_seq_length"),
         _json(source, "tokenizer_config.json").get("model_max_length"),
@@ -47,9 +49,9 @@ def longest(source: Pretrained) -> int:
 
 
 def positions(source: Pretrained) -> int | None:
-    """Return the most tokens that a model has positions for.
+    """Return the number of positions of a model.
 
-    Return None if its config does not say so, or if it has no table of positions, as DeBERTa.
+    Return None if its config does not say, or if the model has no position embeddings, like DeBERTa.
     """
     config = _json(source, "config.json")
     if not config.get("position_biased_input", True):
@@ -61,16 +63,14 @@ def positions(source: Pretrained) -> int | None:
 
 
 def vocabulary(source: Pretrained) -> dict[str, int] | None:
-    """Return the tokens of a model and their numbers, without tokens added to the vocabulary. None if the tokenizer
-    cannot be read.
-    """
+    """Return the ids of a model's tokens, without added tokens. Return None if the tokenizer cannot be read."""
     path = _file(source, "tokenizer.json")
     return _vocabulary(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 @lru_cache(maxsize=8)
 def _vocabulary(path: Path, _: int) -> dict[str, int]:
-    """Read the vocabulary of a file with a time of change. Cached, because a graph asks once a seed."""
+    """Read the vocabulary of a file with a modification time. Cached, because a graph reads it once per seed."""
     from tokenizers import Tokenizer
 
     vocabulary: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False)
@@ -78,15 +78,15 @@ def _vocabulary(path: Path, _: int) -> dict[str, int]:
 
 
 def kind_of_tokenizer(source: Pretrained) -> str | None:
-    """Return the kind of a model's tokenizer, such as WordPiece, or None if it cannot be read."""
+    """Return the kind of a model's tokenizer, such as WordPiece. Return None if it cannot be read."""
     kind = _json(source, "tokenizer.json").get("model", {}).get("type")
     return None if kind is None else str(kind)
 
 
 def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]], list[int]] | None:
-    """Return a function that counts the tokens of texts behind a prompt, special tokens included.
+    """Return a function that counts the tokens of texts, including the prompt before them and special tokens.
 
-    Return None if the model's tokenizer cannot be read: it has no `tokenizer.json`, or the hub cannot be reached.
+    Return None if the tokenizer cannot be read: there is no `tokenizer.json`, or the hub cannot be reached.
     """
     from tokenizers import Tokenizer
 
@@ -105,11 +105,11 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
 
 
 def share_spelled_out(source: Pretrained, texts: Sequence[str]) -> float | None:
-    """Return the share of the texts' letters that a model reads as unknown, or one at a time. If the tokenizer cannot
-    be read, or the texts have no letters, return None.
+    """Return the share of the texts' letters that a model reads as unknown, or letter by letter.
 
-    A model reads a script this way if its vocabulary was made from texts in another one. Chinese characters, Kana and
-    Hangul count only if they are unknown, because models for them read single characters too.
+    The share is high if the vocabulary was made from texts in a different script. Chinese characters, Kana and Hangul
+    count only if they are unknown, because models for these scripts also read single characters. Return None if the
+    tokenizer cannot be read, or if the texts have no letters.
     """
     from tokenizers import Tokenizer
 
@@ -133,7 +133,7 @@ def share_spelled_out(source: Pretrained, texts: Sequence[str]) -> float | None:
 
 
 def has_token_types(source: Pretrained) -> bool:
-    """Check whether token types tell a model which text of a pair a token belongs to. False if it cannot be read."""
+    """Return True if a model has token types that mark the two texts of a pair. Return False if it cannot be read."""
     from tokenizers import Tokenizer
 
     tokenizer = _file(source, "tokenizer.json")
@@ -143,8 +143,9 @@ def has_token_types(source: Pretrained) -> bool:
 
 
 def is_decoder(source: Pretrained) -> bool:
-    """Check whether a model is a decoder without an encoder, as causal language models are. False if it cannot be
-    read.
+    """Return True if a model is a decoder without an encoder, such as a causal language model.
+
+    Return False if the model cannot be read.
     """
     from transformers.models.auto import modeling_auto  # heavy
 
@@ -155,14 +156,14 @@ def is_decoder(source: Pretrained) -> bool:
 
 
 def lacks_dropout(source: Pretrained) -> bool:
-    """Check whether a model has no dropout in training unless it is set, as ModernBERT. False if it cannot be read."""
+    """Return True if all dropout rates of a model's config are 0, as in ModernBERT. Return False if it has none."""
     config = _json(source, "config.json")
     rates = [config[name] for name in DROPOUTS if name in config]
     return bool(rates) and not any(rates)
 
 
 def can_be_read(source: Pretrained) -> bool:
-    """Check whether a model's config is on this machine or on the hub."""
+    """Return True if a model's config is on this machine or on the hub."""
     return _file(source, "config.json").is_file()
 
 
@@ -172,9 +173,7 @@ def _json(source: Pretrained, name: str) -> dict[str, Any]:
 
 
 def _file(source: Pretrained, name: str) -> Path:
-    """Return a file of a model, for a model of a hub the file in its cache. A missing file gives a path that does
-    not exist.
-    """
+    """Return the path of a model's file, for a hub model in the cache. The path of a missing file does not exist."""
     folder = Path(locate_model(source.model))
     if folder.is_dir():
         return folder / name
@@ -182,9 +181,9 @@ def _file(source: Pretrained, name: str) -> Path:
 
     try:
         kept = try_to_load_from_cache(source.model, name, revision=source.revision)
-        if kept is not None:  # else it says that there is no such file
+        if kept is not None:  # else the file is not cached
             return Path(kept) if isinstance(kept, str) else folder / name
         hub.go_offline_if_unreachable()
         return Path(hf_hub_download(source.model, name, revision=source.revision))
-    except Exception:  # no such model, file or revision, a gated one, a name that is none, no network
+    except Exception:  # missing or gated model, missing file or revision, invalid name, no network
         return folder / name

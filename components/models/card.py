@@ -1,7 +1,7 @@
-"""Read training data, licence and languages from a model's card, the README.md next to its weights.
+"""Readers of training data, licence and languages in a model's card, the README.md next to its weights.
 
-`huggingface_hub.ModelCard` would save only the YAML block below. It raises an error for a damaged card, logs a warning
-for a card without metadata, and does not read tables.
+`huggingface_hub.ModelCard` would only replace the parsing of the YAML block. It raises an error for a damaged card,
+logs a warning for a card without metadata, and does not read tables.
 """
 
 import re
@@ -28,17 +28,17 @@ LONG_CODES = {
     "spa": "es",
     "spanish": "es",
 }
-"""Names of languages in cards, with their two-letter codes of ISO 639."""
+"""Two-letter codes (ISO 639) of language names that occur in cards."""
 _METADATA = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 _TABLE = re.compile(r"^\| *Datasets? *\|.*\n((?:\|.*\n?)+)", re.M)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def datasets(model: str) -> list[str]:
-    """Read the names of a model's training data from its card; empty if the card names none.
+    """Read the names of a model's training data from its card. The list is empty if the card names none.
 
-    The model must be a local folder or an installed package. A table of data sets in the text is more complete and
-    easier to read than the ids in the metadata, so the ids count only if there is no table.
+    The model must be a local folder or an installed package. A table of data sets in the text is more complete than the
+    ids in the metadata, so the ids are used only if there is no table.
     """
     text = _text(model)
     ids = _metadata(text).get("datasets")
@@ -47,7 +47,7 @@ def datasets(model: str) -> list[str]:
 
 
 def licence(model: str) -> str | None:
-    """Read the licence of a local model from its card's metadata; None if the card names none."""
+    """Read the licence of a local model from its card's metadata. Return None if the card names none."""
     name = _metadata(_text(model)).get("license")
     return name if isinstance(name, str) else None
 
@@ -66,7 +66,7 @@ def languages(model: str) -> set[str]:
 
 
 def _text(model: str) -> str:
-    """Read the card of a local model; empty if there is none or it is not UTF-8."""
+    """Read the card of a local model. Return "" if there is none, or if it is not UTF-8."""
     try:
         return (Path(locate_model(model)) / CARD).read_text(encoding="utf-8")
     except (UserError, OSError, UnicodeDecodeError):
@@ -76,7 +76,7 @@ def _text(model: str) -> str:
 def _in_table(text: str) -> list[str]:
     """List the names in the first column of a table with the heading `Dataset`.
 
-    A cell's names are its links, or else its text. Rows in bold type are totals.
+    The names in a cell are its links, or else its text. Rows in bold type are totals and are skipped.
     """
     table = _TABLE.search(text)
     cells = [row.split("|")[1].strip() for row in table[1].splitlines()] if table else []
@@ -85,7 +85,7 @@ def _in_table(text: str) -> list[str]:
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    """Parse the YAML between the first two lines of dashes, as model hubs read it."""
+    """Parse the YAML between the first two lines of dashes, as model hubs do."""
     block = _METADATA.match(text)
     try:
         metadata = yaml.safe_load(block[1]) if block else None

@@ -1,8 +1,8 @@
-"""Checkpoints of the papers' own code as models of ours: DPR's, AR2's, ANCE's and CODER's retrievers, and the readers
-of Fusion-in-Decoder (FiD).
+"""Conversion of checkpoints from the papers' own code: retrievers of DPR, AR2, ANCE and CODER, and readers of
+Fusion-in-Decoder (FiD).
 
-Each is a table of weights by name, and the part of a name before the encoder's own says whose weights they are. Those
-that a hub has as plain encoders (coCondenser, SimLM, TAS-B) need nothing of this: `retriever.model` takes their name.
+A checkpoint is a table of weights by name. The prefix of a name tells which encoder the weight belongs to. Models that
+a hub has as plain encoders (coCondenser, SimLM, TAS-B) need no conversion: write their name in `retriever.model`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from sparring.components.models.reader import Reader
 from sparring.components.models.reader_configs import ReaderConfig
 
 FIRST = "embeddings.word_embeddings.weight"
-"""A weight that every encoder here has: what stands before it in a checkpoint is the encoder's place there."""
+"""Name of a weight that every encoder here has. The prefix before it in a checkpoint is the encoder's place."""
 UNUSED = re.compile(r"(pooler|cls|classifier)\.|(.*\.)?position_ids$|.*EncDecAttention\.relative_attention_bias")
-"""Weights that nothing depends on."""
+"""Names of weights that have no effect."""
 WRAPPED = re.compile(r"encoder\.encoder\.(?:block\.(\d+)\.module\.)?")
-"""How FiD's code names a weight of T5's encoder, whose layers it wraps."""
+"""Prefix of weights of T5's encoder in FiD's code, which wraps the layers."""
 TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
-"""T5's token embeddings under their other names, which a file may leave out."""
+"""Additional names of T5's token embeddings, which a file may omit."""
 
 
 class Layout(NamedTuple):
-    """Where a paper's code has its encoders, each by how its place in a checkpoint ends."""
+    """The places of encoders in a paper's checkpoints. Each field is the end of a name's prefix."""
 
     query: str = ""
     document: str = ""
     shared: str = ""
     head: bool = False
-    """Whether a linear layer and layer normalization come after pooling, as in ANCE."""
+    """True if a linear layer and layer normalization come after pooling, as in ANCE."""
 
 
 LAYOUTS = {
@@ -50,16 +50,17 @@ LAYOUTS = {
     "ance": Layout(shared="roberta.", head=True),
     "coder": Layout(query="encoder."),
 }
-"""By the name of whose they are. AR2's retrievers and ANCE's of questions are DPR's. CODER's has the query's encoder
-alone."""
+"""Layouts by the name of their source. AR2's retrievers, and ANCE's for questions, have DPR's layout. CODER's has only
+the query encoder."""
 
 HEADS = {"embeddingHead.": "linear", "norm.": "norm"}
-"""What ANCE calls the layers after pooling, and what ours are called."""
+"""Our names of the layers after pooling, by ANCE's names."""
 
 
 def weights_in(path: Path) -> dict[str, Tensor]:
-    """Read every tensor of a checkpoint by its name. UserError unless it is in safetensors: the papers' code pickles
-    its checkpoints, and opening a pickle executes what it says.
+    """Read all tensors of a checkpoint by name. Raise UserError unless it is in safetensors format.
+
+    The papers' code pickles its checkpoints, and opening a pickle can execute any code.
     """
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
@@ -68,17 +69,17 @@ def weights_in(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError:
         raise UserError(
-            f"{path}: is not in safetensors; docs/pages/methods/index.md has a few lines that make such a "
-            "file of a checkpoint that you trust"
+            f"{path}: this file is not in safetensors format. docs/pages/methods/index.md shows how to convert a "
+            "checkpoint that you trust."
         ) from None
 
 
 def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder, Any, str]:
     """Load a retriever with the weights of a checkpoint. Return it with its tokenizer and the name of its layout.
 
-    `config.model` is the encoder that the checkpoint was trained from: its shape, its tokenizer and, for CODER's, the
-    documents' encoder. Two paths are the two encoders of a retriever. UserError if the layout is none of `LAYOUTS`, or
-    if the shape differs.
+    `config.model` is the encoder that the checkpoint was trained from. It provides the shape and the tokenizer, and for
+    CODER the document encoder. Two paths are the two encoders of a retriever. Raise UserError if the layout is not in
+    `LAYOUTS`, or if the shape differs.
     """
     weights = {name: value for path in paths for name, value in weights_in(path).items()}
     name, layout = _layout_of(weights, paths)
@@ -98,15 +99,15 @@ def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder
 
 
 def has_reader(paths: list[Path]) -> bool:
-    """Check whether a checkpoint is one of FiD's."""
+    """Return True if a checkpoint is a reader of FiD."""
     return len(paths) == 1 and any(WRAPPED.match(name) for name in weights_in(paths[0]))
 
 
 def reader(path: Path, config: ReaderConfig) -> tuple[Reader, Any]:
-    """Load a reader with the weights of FiD's checkpoint. Return it with its tokenizer.
+    """Load a reader with the weights of a FiD checkpoint. Return it with its tokenizer.
 
-    `config.model` is the T5 that it was trained from. FiD's code puts `title:` before a passage's title, and ours does
-    not.
+    `config.model` is the T5 that the checkpoint was trained from. FiD's code puts `title:` before a passage's title. To
+    read passages so, set `template: fid`.
     """
     weights = {
         WRAPPED.sub(lambda match: f"encoder.block.{match[1]}." if match[1] else "encoder.", name, count=1): value
@@ -119,7 +120,7 @@ def reader(path: Path, config: ReaderConfig) -> tuple[Reader, Any]:
 
 
 def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layout]:
-    """Return the layout whose encoders are all present, the largest if there is a choice."""
+    """Return the layout whose encoders are all present. If there are several, return the one with most encoders."""
     places = [name.removesuffix(FIRST) for name in weights if name.endswith(FIRST)]
 
     def has(place: str) -> bool:
@@ -134,18 +135,19 @@ def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layo
     if not layouts:
         if places == [""]:
             raise UserError(
-                f"{listing(map(str, paths))}: an encoder as it is; `retriever.model` takes it, without convert"
+                f"{listing(map(str, paths))}: this is a plain encoder and needs no conversion. Write its path in "
+                "`retriever.model`."
             )
         content = f"encoders at {listing(places)}" if places else "no encoder"
         raise UserError(
-            f"{listing(map(str, paths))}: {content}; accepted: the checkpoints of {listing(LAYOUTS)}",
+            f"{listing(map(str, paths))}: the file has {content}. Use a checkpoint of {listing(LAYOUTS)}.",
             code="unknown-layout",
         )
     return max(layouts.items(), key=lambda entry: sum(map(bool, entry[1])))
 
 
 def _under(weights: dict[str, Tensor], place: str) -> dict[str, Tensor]:
-    """Return the weights below a place, by their names there. A place may lie deeper (`model_dict.question_model.`)."""
+    """Return the weights below a place, without its prefix. The place can be nested (`model_dict.question_model.`)."""
     pattern = re.compile(rf"(?:.*\.)?{re.escape(place)}")
     deep = min((len(match.group()) for name in weights if (match := pattern.match(name))), default=0)
     return {
@@ -156,20 +158,20 @@ def _under(weights: dict[str, Tensor], place: str) -> dict[str, Tensor]:
 
 
 def _fill(module: nn.Module, weights: dict[str, Tensor], part: str, paths: list[Path]) -> None:
-    """Load weights into a module. UserError if they are not exactly its own."""
+    """Load weights into a module. Raise UserError if names or shapes differ."""
     kept = {name: value.float() for name, value in weights.items() if not UNUSED.match(name)}
     state = {name: value for name, value in module.state_dict().items() if not UNUSED.match(name)}
     wrong = sorted(state.keys() ^ kept.keys()) or [name for name in state if state[name].shape != kept[name].shape]
     if wrong:
         raise UserError(
-            f"{listing(map(str, paths))}: {part} has another shape than the model ({wrong[0]}); accepted: "
-            "the model that it was trained from"
+            f"{listing(map(str, paths))}: the shape of {part} differs from the model ({wrong[0]}). Use the model that "
+            "the checkpoint was trained from."
         )
     module.load_state_dict(kept, strict=False)
 
 
 def write(model: DualEncoder | Reader, tokenizer: Any, folder: Path) -> None:
-    """Write a model as `retriever.model` and sentence-transformers take it, or as `reader.model` does."""
+    """Write a retriever for `retriever.model` and sentence-transformers, or a reader for `reader.model`."""
     with tempfile.TemporaryDirectory() as place:
         save_tokenizer(tokenizer, Path(place))
         model.save(folder, Path(place))

@@ -1,5 +1,7 @@
-"""Configs of retrievers, rankers and masked language models. They lie apart from the models, so that reading a config
-does not import torch."""
+"""Configs of retrievers, rankers and masked language models.
+
+They are separate from the models, so that loading a config does not import torch.
+"""
 
 import importlib.util
 import re
@@ -11,30 +13,32 @@ from pydantic import Field, model_validator
 from sparring.components.config import Config, UserError
 
 MODULES = "modules.json"
-"""The file in a folder of sentence-transformers that lists its modules."""
+"""File in a folder of sentence-transformers that lists its modules."""
 PAIR = "query: {query} document: {document}"
-"""A template of pairs: RankLLaMA's (Ma et al., 2023, section 3.2)."""
+"""RankLLaMA's template of pairs (Ma et al., 2023, section 3.2)."""
 BASE = "base.json"
-"""The file beside an adapter that says what model it belongs to."""
+"""File next to an adapter that names its base model."""
 RANKER_CODE = "maxsim.py"
-"""The code in the folder of a ranker with `pooling: maxsim`, for sentence-transformers: a copy of the module here."""
+"""Code for sentence-transformers in the folder of a ranker with `pooling: maxsim`: a copy of the module here."""
 
 
 class Pretrained(Config):
-    """The pre-trained model that a model is made from."""
+    """A pre-trained model that a model is made from."""
 
     model: str
-    """A directory, a model id of the Hugging Face hub, or `package:NAME` for a model inside an installed package."""
+    """Model: a directory, a model id of the Hugging Face hub, or `package:NAME` for a model in an installed package."""
     revision: str | None = None
-    """The hub's commit or tag. For a directory, any text: change it when the files in the directory change."""
+    """Commit or tag of a hub model. For a directory it is any text. Change it when files in the directory change."""
     layers: int | list[int] | None = None
-    """Keep the first N layers, or the layers listed (from 0); null keeps all."""
+    """Layers to keep: the number of first layers, or a list of positions from 0. `null`: all layers."""
     dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of hidden states and attention; null keeps the model's own."""
+    """Dropout of hidden states and attention. `null`: the model's own."""
 
     def files(self) -> dict[str, Path]:
-        """The files of a directory or package, also of the folders in it: of towers, poolings, projections. The hub's
-        are not listed: its revision identifies them."""
+        """List the files of a directory or package, including subfolders (towers, poolings, projections).
+
+        Files of a hub model are not listed, because its revision identifies them.
+        """
         try:
             folder = Path(locate_model(self.model))
         except UserError:  # the directory or package was removed
@@ -45,168 +49,175 @@ class Pretrained(Config):
 
 
 class Adapter(Config):
-    """A low-rank adapter (LoRA, Hu et al., 2022): the weights W of a linear layer stay as they are, and a product
-    (alpha / rank) B A of two small matrices is added to them, which alone is trained."""
+    """A low-rank adapter (LoRA, Hu et al., 2022).
+
+    The weights W of a linear layer stay frozen. The product (alpha / rank) B A of two small matrices is added to them,
+    and only A and B are trained.
+    """
 
     rank: int = Field(16, ge=1)
-    """Rows of A and columns of B."""
+    """Number of rows of A and of columns of B."""
     alpha: float = Field(32.0, gt=0)
-    """The product's factor is alpha / rank."""
+    """Scale of the product. Its factor is alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of what A reads."""
+    """Dropout of A's input."""
     targets: list[str] | None = Field(None, min_length=1)
-    """Linear layers by the last part of their names, such as `query` and `value` in BERT, `q_proj` and `v_proj` in
-    causal language models. Null for all that the model's layers have."""
+    """Linear layers that get an adapter, by the last part of their names, such as `query` and `value` in BERT, or
+    `q_proj` and `v_proj` in causal language models. `null`: all linear layers in the model's layers."""
 
 
 class Adaptable(Pretrained):
     """A pre-trained model that is trained as a whole, or frozen under an adapter."""
 
     adapter: Adapter | None = Field(None, exclude_if=lambda adapter: adapter is None)
-    """Train an adapter alone: what is new (a projection, a ranker's head) is trained as a whole and kept beside it.
-    Checkpoints and artifacts have no more than that, and name the model, which must stay where it is. Null trains all
-    weights."""
+    """Adapter to train instead of the model. New parts (a projection, a ranker's head) are still trained as a whole.
+    Checkpoints and artifacts contain only the adapter and the new parts. They name the model, which must not move.
+    `null`: all weights are trained."""
 
 
 class Base(Adaptable):
-    """The frozen model that an adapter belongs to, as it lies beside the adapter."""
+    """The frozen base model of an adapter, as saved next to the adapter."""
 
     folder: str = ""
-    """Where the encoder lies inside the model."""
+    """Folder of the encoder inside the model."""
     weights: Literal["pretrained", "random"] = "pretrained"
     seed: int = 0
     attention: Literal["causal", "bidirectional"] | None = None
     sha256: dict[str, str] = {}
-    """The digests of the files with its weights; empty for a model of the hub, which `revision` identifies."""
+    """Digests of the files with the weights. Empty for a hub model, which `revision` identifies."""
 
 
 def locate_model(model: str) -> str:
-    """The directory of a model, or its id on the hub. UserError if a directory or package does not exist."""
+    """Return the directory of a model, or its id on the hub. Raise UserError if the directory or package is missing."""
     if model.startswith("package:"):
         name = model.removeprefix("package:").replace("-", "_")
         spec = importlib.util.find_spec(name) if name.isidentifier() else None  # `a.b` would import a
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"model: {model}: no package {name!r} is installed here", code="missing-package")
+            raise UserError(f"model: {model}: the package {name!r} is not installed here.", code="missing-package")
         folder = Path(next(iter(spec.submodule_search_locations))) / "model"
         if not (folder / "config.json").exists():
-            raise UserError(f"model: {model}: the package has no model in {folder}")
+            raise UserError(f"model: {model}: the package has no model in {folder}.")
         return str(folder)
     if not is_directory(model):
         return model
     path = Path(model).expanduser()
     if not path.exists():
         raise UserError(f"model: {model}: there is no such directory", code="missing-folder")
-    # A retriever with two towers has its config.json files in folders of their own.
+    # A retriever with two towers has its config.json files in subfolders.
     if not any((path / name).exists() for name in ("config.json", MODULES)):
-        raise UserError(f"model: {model}: the directory has no config.json")
+        raise UserError(f"model: {model}: the directory has no config.json. Use a directory with a saved model.")
     return str(path.absolute())
 
 
 def is_directory(model: str) -> bool:
-    """Whether a model is named by a directory, which need not be there, and not by a package or an id of the hub."""
+    """Return True if a model is named by a directory, which may be missing, and not by a package or a hub id."""
     if model.startswith("package:"):
         return False
     return Path(model).expanduser().exists() or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 class TextEncoderConfig(Adaptable):
-    """A retriever's config as its kind extends it: how texts are read. The dense kind has a config of its own, whose
-    values may be those of a folder."""
+    """The base of retriever configs, which each kind extends. The dense kind does not use it, because its values may
+    come from a folder."""
 
     query_tokens: int = Field(32, ge=3)
-    """Maximum length of a query in tokens, special tokens included."""
+    """Maximum length of a query in tokens, including special tokens."""
     document_tokens: int = Field(128, ge=3)
-    """Maximum length of a document in tokens, special tokens included."""
+    """Maximum length of a document in tokens, including special tokens."""
     query_prompt: str = ""
-    """Text put before every query. Its tokens count."""
+    """Text before every query. Its tokens count towards `query_tokens`."""
     document_prompt: str = ""
-    """Text put before every document. Its tokens count."""
+    """Text before every document. Its tokens count towards `document_tokens`."""
     seed: int = 0
     """Random seed of new weights."""
 
 
 class DualEncoderConfig(Adaptable):
-    """A retriever made from a pre-trained model: an encoder, or a retriever as sentence-transformers and `export` write
-    it.
+    """A retriever made from a pre-trained model.
 
-    What is null is as the retriever's folder has it; of an encoder alone, as `ResolvedDualEncoderConfig` has it.
+    The model is an encoder, or a retriever in the format of sentence-transformers and `export`. Keys that are `null`
+    have the value of the retriever's folder. If the model is only an encoder, they have the defaults of
+    `ResolvedDualEncoderConfig`.
     """
 
     kind: Literal["dense"] = "dense"
     towers: Literal["shared", "separate"] | None = None
-    """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights
-    unless the folder has two."""
+    """Encoders. `shared`: one encoder for queries and documents. `separate`: an encoder for each side. They have equal
+    initial weights, unless the folder has two encoders."""
     pooling: Literal["cls", "mean", "last", "first_last"] | None = None
-    """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens, `last` its last token's.
-    `first_last` takes the mean over its tokens of the mean of the first and the last layer's states, a baseline of
-    SimCSE and DiffCSE (Gao et al., 2021; Chuang et al., 2022, Table 2.1), with `towers: shared`. Of a causal language
-    model, whose tokens see only those before them, null is `last` and `cls` is refused."""
+    """Pooling of token states into the vector of a text. `cls`: the first token's state. `mean`: the mean over tokens.
+    `last`: the last token's state. `first_last`: the mean over tokens of the first and the last layer's states, a
+    baseline of SimCSE and DiffCSE (Gao et al., 2021; Chuang et al., 2022, Table 2.1), which needs `towers: shared`. For
+    a causal language model, `null` means `last`, and `cls` is refused, because its first token sees no other token."""
     attention: Literal["causal", "bidirectional"] | None = Field(None, exclude_if=lambda attention: attention is None)
-    """Which tokens a token of a causal language model sees: those before it, or all (BehnamGhader et al., 2024,
-    LLM2Vec, section 2.1; null `pooling` is then `mean`). Null for what the model's own config says."""
+    """Attention of a causal language model. `causal`: a token sees the tokens before it. `bidirectional`: a token sees
+    all tokens (LLM2Vec; BehnamGhader et al., 2024, section 2.1), and `pooling: null` then means `mean`. `null`: as the
+    model's config says."""
     end_token: str | None = Field(None, exclude_if=lambda token: token is None)
-    """A token of the vocabulary put behind every text, whose state `last` then takes: `</s>` for RepLLaMA (Ma et al.,
-    2023, section 3.1), `<|endoftext|>` for Qwen3-Embedding, whose tokenizer puts it there already. Null for none but
-    the tokenizer's own."""
+    """Token of the vocabulary to add after every text. `pooling: last` then takes its state. For example `</s>` for
+    RepLLaMA (Ma et al., 2023, section 3.1), or `<|endoftext|>` for Qwen3-Embedding, whose tokenizer already adds it.
+    `null`: only the tokenizer's own special tokens."""
     similarity: Literal["dot", "cosine"] | None = None
-    """How vectors are compared; `cosine` normalizes them to length 1."""
+    """Comparison of vectors. `dot`: inner product. `cosine`: inner product after normalizing vectors to length 1."""
     query_tokens: int | None = Field(None, ge=3)
-    """Maximum length of a query in tokens, special tokens included."""
+    """Maximum length of a query in tokens, including special tokens."""
     document_tokens: int | None = Field(None, ge=3)
-    """Maximum length of a document in tokens, special tokens included."""
+    """Maximum length of a document in tokens, including special tokens."""
     query_prompt: str = ""
-    """Text put before every query (its tokens count): `"query: "` for the E5 models, `"Instruct: TASK\\nQuery:"` for
-    Qwen3-Embedding. Must be given where the folder has one: models with other prompts need other token stores."""
+    """Text before every query. Its tokens count towards `query_tokens`. For example `"query: "` for the E5 models, or
+    `"Instruct: TASK\\nQuery:"` for Qwen3-Embedding. If the folder has a prompt, state it here, because models with
+    different prompts need different token stores."""
     document_prompt: str = ""
-    """Text put before every document (its tokens count): `"passage: "` for the E5 models. Must be given where the
-    folder has one."""
+    """Text before every document. Its tokens count towards `document_tokens`. For example `"passage: "` for the E5
+    models. If the folder has a prompt, state it here."""
     projection: int | None = Field(None, ge=1)
-    """Width of the vectors, made by a linear layer without bias after pooling (Moiseev et al., 2023, section 2), one
-    for each tower. Null for the folder's; where it has none, for the encoder's own width and no such layer."""
+    """Width of the vectors after a linear layer without bias that follows pooling (Moiseev et al., 2023, section 2).
+    Each tower has its own. `null`: as in the folder. If the folder has no projection, vectors have the encoder's
+    width."""
     projection_norm: bool | None = Field(None, exclude_if=lambda norm: not norm)
-    """Whether the projection has a bias, and layer normalization after it, as ANCE's has (Xiong et al., 2021). Null for
-    the folder's; where it says nothing for neither."""
+    """Bias of the projection, and layer normalization after it, as in ANCE (Xiong et al., 2021). `null`: as in the
+    folder. If the folder does not say, neither is added."""
     projection_bias: bool | None = Field(None, exclude_if=lambda bias: not bias)
-    """Whether the projection has a bias without layer normalization, as a whitening has. Null for the folder's; where
-    it says nothing for none."""
+    """Bias of the projection without layer normalization, as in a whitening. `null`: as in the folder. If the folder
+    does not say, there is no bias."""
     projections: Literal["apart", "alike"] = "apart"
-    """Initial weights of separate towers' projections. `apart`: a random draw each, as layers made one by one have; the
-    paper does not say. Queries and documents are then unrelated before training, and it takes a long one to bring them
-    together, such as the paper's 20,000 updates. `alike`: the same draw for both, as the encoders too are equal; short
-    trainings need it."""
+    """Initial weights of the projections of separate towers. `apart`: different random weights. Vectors of queries and
+    documents are then unrelated before training, which must be long, such as the paper's 20,000 updates. `alike`: the
+    same random weights for both, which short trainings need. The paper does not say which it uses."""
     truncate: int | None = Field(None, ge=1, exclude_if=lambda truncate: truncate is None)
-    """Vectors are their first so many dimensions, in training too; cosines are those of the shorter vectors. For models
-    that learnt so (Kusupati et al., 2022; `dimensions` of a loss), where a size is settled. Null for the folder's, and
-    where it says nothing for whole vectors."""
+    """Number of first dimensions to which vectors are cut, in training too. Cosines are those of the shorter vectors.
+    Use it with models that were trained for truncation (Kusupati et al., 2022; `dimensions` of a loss). `null`: as in
+    the folder. If the folder does not say, vectors are not cut."""
     share: list[Literal["projection", "embedder"]] = []
-    """What separate towers share: the projection (ADE-SPL, Moiseev et al., 2023, Figure 2), the token embeddings."""
+    """Parts that separate towers share. `projection`: the projection (ADE-SPL; Moiseev et al., 2023, Figure 2).
+    `embedder`: the token embeddings."""
     freeze: list[Literal["embedder"]] = []
-    """What is not trained: the token embeddings."""
+    """Parts that are not trained. `embedder`: the token embeddings."""
     weights: Literal["pretrained", "random"] = Field("pretrained", exclude_if=lambda weights: weights == "pretrained")
-    """`random`: an untrained encoder of the same shape."""
+    """Initial weights. `random`: an untrained encoder of the same shape."""
     seed: int = 0
-    """Random seed of new weights: the projections', or all."""
+    """Random seed of new weights: of the projections, or of all weights with `weights: random`."""
 
     @model_validator(mode="after")
     def _shared_parts_exist(self) -> Self:
         if self.share and self.towers != "separate":
-            raise ValueError("share: shared towers share everything already; accepted only with `towers: separate`")
+            raise ValueError("share: `towers: shared` shares everything already. Use `share` with `towers: separate`.")
         if "projection" in self.share and self.projection is None:
-            raise ValueError("share: there is no projection to share; set its width in `projection`")
+            raise ValueError("share: there is no projection to share. Set its width in `projection`.")
         for key in ("projection_norm", "projection_bias"):
             if getattr(self, key) and self.projection is None:
-                raise ValueError(f"{key}: there is no projection; set its width in `projection`")
+                raise ValueError(f"{key}: there is no projection. Set its width in `projection`.")
         if self.pooling == "first_last" and self.towers == "separate":
             raise ValueError(
-                "pooling: first_last: it is of one encoder; accepted with towers: separate: cls, mean, last"
+                "pooling: first_last needs `towers: shared`. With `towers: separate` use cls, mean or last."
             )
         if self.projections == "alike" and self.projection is None:
-            raise ValueError("projections: there are none; set their width in `projection`")
+            raise ValueError("projections: there is no projection. Set its width in `projection`.")
         return self
 
 
 class ResolvedDualEncoderConfig(DualEncoderConfig):
-    """A retriever's config with a value for whatever was null, as it lies in the retriever's folder."""
+    """A retriever's config in which all null keys are resolved, as saved in the retriever's folder."""
 
     towers: Literal["shared", "separate"] = "shared"
     pooling: Literal["cls", "mean", "last", "first_last"] = "cls"
@@ -218,53 +229,53 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
 
 
 class CrossEncoderConfig(Adaptable):
-    """A ranker made from a pre-trained model: an encoder, which gets a new head, or a ranker as sentence-transformers
-    and `export` write it, which keeps its own.
+    """A ranker made from a pre-trained model.
 
-    What is null is as the ranker's folder has it; of an encoder alone, as `ResolvedCrossEncoderConfig` has it.
+    The model is an encoder, which gets a new head, or a ranker in the format of sentence-transformers and `export`,
+    which keeps its head. Keys that are `null` have the value of the ranker's folder. If the model is only an encoder,
+    they have the defaults of `ResolvedCrossEncoderConfig`.
     """
 
     kind: Literal["cross_encoder"] = "cross_encoder"
     pooling: Literal["cls", "first", "mean", "last", "token", "maxsim"] | None = None
-    """What the score is made of. `cls`: the first token's last state, through the model's own classification head
-    (BERT's, DeBERTa's and others' have a dense layer before the linear one). `first`: the same state, through a linear
-    layer alone. `mean`: the mean over the tokens, through a linear layer. `last`: the last token's state, through a
-    linear layer, for causal language models (RankLLaMA; Ma et al., 2023, section 3.2). `token`: how much a causal
-    language model expects `true_token` as the next one. `maxsim`: the mean over the query's tokens of the highest
-    cosine with a token of the document (Khattab and Zaharia, 2020, but query and document are read together); a
-    retriever's encoder scores well so before it has learnt anything as a ranker. Null is `last` for a causal language
-    model."""
+    """Computation of the score. `cls`: the first token's last state, through the model's classification head, which in
+    BERT, DeBERTa and others has a dense layer before the linear one. `first`: the first token's last state, through a
+    linear layer. `mean`: the mean over tokens, through a linear layer. `last`: the last token's state, through a linear
+    layer, for causal language models (RankLLaMA; Ma et al., 2023, section 3.2). `token`: the logit of `true_token` as
+    the next token, for causal language models. `maxsim`: the mean over the query's tokens of the highest cosine with a
+    token of the document (Khattab and Zaharia, 2020, but query and document are read together). A retriever's encoder
+    scores well in this way even before it is trained as a ranker. `null`: `last` for a causal language model."""
     true_token: str | None = Field(None, exclude_if=lambda token: token is None)
-    """With `pooling: token`, the token whose logit is the score: "yes" for Qwen3-Reranker (its model card), "true" for
-    monoT5 (Nogueira et al., 2020)."""
+    """Token whose logit is the score, with `pooling: token`. For example "yes" for Qwen3-Reranker (its model card), or
+    "true" for monoT5 (Nogueira et al., 2020)."""
     false_token: str | None = Field(None, exclude_if=lambda token: token is None)
-    """With `pooling: token`, the token whose logit is subtracted: "no", "false"; null for none. The difference is the
-    log-odds between the two, whose softmax those papers rank by."""
+    """Token whose logit is subtracted, with `pooling: token`. For example "no" or "false". The difference is the
+    log-odds of the two tokens. It ranks like the softmax over both in those papers. `null`: nothing is subtracted."""
     template: str | None = Field(None, exclude_if=lambda template: template is None)
-    """What the model reads of a pair, special tokens written out: `"query: {query} document: {document}</s>"` for
-    RankLLaMA. What the tokenizer puts before every text comes before it. Null for the pairs of the tokenizer; those of
-    causal language models say nothing of where a query ends."""
+    """Template of a pair, including special tokens. For example `"query: {query} document: {document}</s>"` for
+    RankLLaMA. Tokens that the tokenizer puts before every text are added before it. `null`: the tokenizer's own form of
+    pairs. For causal language models this form does not mark the end of the query."""
     pair_tokens: int | None = Field(None, ge=6)
-    """Maximum length of a query with its document in tokens, special tokens and the template's included."""
+    """Maximum length of a query with its document in tokens, including special tokens and the template."""
     seed: int = 0
     """Random seed of a new head's weights."""
 
     @model_validator(mode="after")
     def _token_and_template(self) -> Self:
         if self.pooling == "token" and self.true_token is None:
-            raise ValueError("true_token: the token whose logit is the score must be named with `pooling: token`")
+            raise ValueError("true_token: `pooling: token` needs it. Set it to the token whose logit is the score.")
         if self.pooling not in ("token", None) and (self.true_token or self.false_token) is not None:
-            raise ValueError("true_token, false_token: accepted only with `pooling: token`")
+            raise ValueError("true_token and false_token need `pooling: token`. Set it, or remove them.")
         fields = re.findall(r"\{\w*\}", self.template or "{query}{document}")
         if fields != ["{query}", "{document}"]:
             raise ValueError(
-                f"template: {self.template!r}; accepted: a text with one {{query}} and then one {{document}}"
+                f"template: got {self.template!r}. Write a text with one {{query}} followed by one {{document}}."
             )
         return self
 
 
 class ResolvedCrossEncoderConfig(CrossEncoderConfig):
-    """A ranker's config with a value for whatever was null, as it lies in the ranker's folder."""
+    """A ranker's config in which all null keys are resolved, as saved in the ranker's folder."""
 
     pooling: Literal["cls", "first", "mean", "last", "token", "maxsim"] = "cls"
     pair_tokens: int = Field(160, ge=6)
@@ -273,18 +284,18 @@ class ResolvedCrossEncoderConfig(CrossEncoderConfig):
 class MaskedLanguageModelConfig(Pretrained):
     """A masked language model: an encoder with a head that predicts tokens (Devlin et al., 2019).
 
-    Pre-training takes it as the generator, or its head as the encoder's. A model without such a head gets a new one.
+    Pre-training uses it as the generator, or its head as the encoder's head. A model without a head gets a new one.
     """
 
     kind: Literal["masked_language_model"] = "masked_language_model"
     weights: Literal["pretrained", "random"] = "pretrained"
-    """`random`: an untrained model of the same shape."""
+    """Initial weights. `random`: an untrained model of the same shape."""
     document_tokens: int = Field(128, ge=3)
-    """Maximum length of a document in tokens, special tokens included."""
+    """Maximum length of a document in tokens, including special tokens."""
     document_prompt: str = ""
-    """Text put before every document: that of the retriever whose token store the model shares. Where the model learns
-    from that store, a recipe fills it in."""
+    """Text before every document. It must be the prompt of the retriever whose token store the model reads. If the
+    model is trained on that store, the recipe sets the prompt."""
     query_prompt: str = ""
-    """Text put before every query, likewise."""
+    """Text before every query. The same rule applies."""
     seed: int = 0
     """Random seed of new weights."""

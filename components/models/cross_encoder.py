@@ -1,4 +1,4 @@
-"""The ranker: it reads a query and a document together and gives one score (Zhang et al., 2022, Eq. 4)."""
+"""The ranker. It reads a query and a document together and returns a score (Zhang et al., 2022, Eq. 4)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ from sparring.components.models.sentence_modules import WEIGHTS, Found
 
 
 class CrossEncoder(nn.Module):
-    """A sequence classifier with one label; an encoder with a linear layer on the last state of its first or last token
-    or on the mean of all; a causal language model whose score is how much it expects a token next; or an encoder whose
-    score is a similarity of the last states of both texts."""
+    """A ranker with one of several heads, as `config.pooling` says.
+
+    It is a sequence classifier with one label; an encoder with a linear layer on pooled states; a causal language model
+    that scores a next token; or an encoder whose score is a similarity of the states of both texts.
+    """
 
     def __init__(
         self, config: ResolvedCrossEncoderConfig, backbone: Any, head: nn.Linear | None, tokens: list[int] | None = None
     ) -> None:
-        """`tokens` are, with `pooling: token`, the ids of the token whose logit counts and of the one whose is
-        subtracted, if there is one."""
+        """Assemble a ranker from its parts.
+
+        `tokens` are needed with `pooling: token`: the id of the token whose logit is the score, and optionally the id
+        of the token whose logit is subtracted.
+        """
         super().__init__()
         self.config = config
         self.backbone = backbone
@@ -43,8 +48,8 @@ class CrossEncoder(nn.Module):
     def start(cls, config: CrossEncoderConfig) -> tuple[Self, Any]:
         """Make a ranker from a pre-trained encoder with a new head, or read a ranker of sentence-transformers.
 
-        Return it with its tokenizer. UserError if the folder holds another ranker than the config describes, or a
-        ranker of a form that we do not have.
+        Return it with its tokenizer. Raise UserError if the ranker in the folder contradicts the config, or has an
+        unsupported form.
         """
         content = sentence_modules.ranker(config) or Found({"shared": ""}, {}, {})
         stored = {key: value for key, value in content.values.items() if value is not None}
@@ -59,14 +64,14 @@ class CrossEncoder(nn.Module):
         whole = ResolvedCrossEncoderConfig.model_validate({**stored, **stated})
         if attention.is_decoder(model_config) and whole.pooling in ("cls", "first"):
             raise UserError(
-                f"pooling: {whole.pooling}: the first token of {config.model} sees no other; accepted: "
-                "last, token, mean"
+                f"pooling: got {whole.pooling}, but {config.model} is a causal language model, whose first token sees "
+                "no other token. Use last, token or mean."
             )
         for key in ("pooling", "template"):
             if getattr(whole, key) != stored.get(key, getattr(whole, key)):
                 raise UserError(
-                    f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {stored[key]}; accepted: "
-                    f"{stored[key]}, or null",
+                    f"{key}: got {getattr(whole, key)}, but the ranker in {config.model} has {stored[key]}. Use "
+                    f"{stored[key]}, or null.",
                     code="fixed-by-model",
                 )
         with seeding.seeded(config.seed):
@@ -93,8 +98,8 @@ class CrossEncoder(nn.Module):
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
             accepted = "last, token, mean" if attention.is_decoder(model_config) else "cls, first, mean"
             raise UserError(
-                f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
-                f"texts of a pair apart; accepted: {accepted}"
+                f"pooling: maxsim needs token types, which mark the two texts of a pair, and the tokenizer of "
+                f"{config.model} has none. Use one of these: {accepted}."
             )
         tokens = _token_ids(whole, tokenizer)
         if whole.template is not None and "template" not in stored:
@@ -104,7 +109,7 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, *, frozen: bool = False) -> Self:
-        """Load a ranker that `save` wrote; `frozen`, to be asked alone."""
+        """Load a ranker that `save` wrote. A `frozen` ranker is used for inference only."""
         config = saved.load_config(ResolvedCrossEncoderConfig, folder)
         if config.pooling == "cls":
             return cls(config, saved.load_classifier(folder, frozen=frozen), None)
@@ -129,15 +134,16 @@ class CrossEncoder(nn.Module):
             return self._token_scores(pool(self.base_model(**inputs).last_hidden_state, batch.mask, "last"))
         states = self.backbone(**inputs).last_hidden_state
         if self.head is None:
-            assert batch.segments is not None  # or `start` had refused the tokenizer
+            assert batch.segments is not None  # else `start` would have refused the tokenizer
             return maxsim(states, batch.mask, batch.segments)
         vectors = pool(states, batch.mask, _POOLING[self.config.pooling])
-        with torch.autocast(vectors.device.type, enabled=False):  # in bf16 many scores would be equal
+        with torch.autocast(vectors.device.type, enabled=False):  # with bf16 many scores would be equal
             return functional.linear(vectors.float(), self.head.weight, self.head.bias).squeeze(-1)
 
     def _token_scores(self, states: Tensor) -> Tensor:
-        """Score the last tokens' states (N, h): the logit of a token minus that of the second token, (N,) in fp32.
-        The logits of all remaining tokens are never computed.
+        """Score the last tokens' states (N, h): the logit of `true_token` minus that of `false_token`, (N,) in fp32.
+
+        The logits of all other tokens are never computed.
         """
         head = self.backbone.get_output_embeddings()
         with torch.autocast(states.device.type, enabled=False):
@@ -147,12 +153,14 @@ class CrossEncoder(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """Return the encoder, without the classification head."""
+        """The encoder without the classification head."""
         return self.backbone.base_model
 
     def to_dtype(self, dtype: torch.dtype) -> Self:
-        """Convert the encoder to another precision. The head stays in fp32: in bf16 the scores of many documents would
-        be equal."""
+        """Convert the encoder to another precision.
+
+        The head stays in fp32, because with bf16 many documents would have equal scores.
+        """
         encoder = self.backbone.base_model
         encoder.to(dtype)
         for module in self.backbone.children():
@@ -163,13 +171,13 @@ class CrossEncoder(nn.Module):
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write the ranker for this project and for sentence-transformers' `CrossEncoder(folder)`.
 
-        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too. With `maxsim` the folder
-        has code, and `CrossEncoder` wants `trust_remote_code=True`. Scores are always logits: the activation is the
-        identity.
+        With `pooling: cls`, `AutoModelForSequenceClassification.from_pretrained` loads it too. With `pooling: maxsim`
+        the folder contains code, and `CrossEncoder` needs `trust_remote_code=True`. Scores are always logits: the
+        activation is the identity.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.pooling == "maxsim":
-            self.backbone.config.num_labels = 1  # where sentence-transformers looks
+            self.backbone.config.num_labels = 1  # sentence-transformers reads it here
         saved.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
         modules = [("", "sentence_transformers.base.modules.transformer.Transformer")]
         limit = {"max_seq_length": self.config.pair_tokens}
@@ -213,27 +221,27 @@ class CrossEncoder(nn.Module):
 
 
 _POOLING = {"first": "cls", "mean": "mean", "last": "last"}
-"""What retrievers call the pooling before a linear layer."""
+"""Retrievers' names of the pooling before a linear layer."""
 _THEIRS = {"first": "cls", "mean": "mean", "last": "lasttoken"}
-"""What sentence-transformers calls it."""
+"""Names of the same poolings in sentence-transformers."""
 
 _CLASSIFIER = {
     "transformer_task": "sequence-classification",
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "scores",
 }
-"""Without this, sentence-transformers would not cut at the right length or take the scores as logits."""
+"""Settings of sentence-transformers. Without them it would cut at a wrong length and not treat scores as logits."""
 
 _LANGUAGE_MODEL = {
     "transformer_task": "text-generation",
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "causal_logits",
 }
-"""The same for a causal language model: of the text as our tokenizer makes it, without a chat template."""
+"""The same settings for a causal language model. The text comes from our tokenizer, without a chat template."""
 
 
 def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] | None:
-    """Return the ids of the tokens whose logits make the score, if tokens do."""
+    """Return the ids of the tokens whose logits make the score. Return None if the score is not made from logits."""
     if config.pooling != "token":
         return None
     named = {"true_token": config.true_token, "false_token": config.false_token}
@@ -241,7 +249,7 @@ def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] 
 
 
 def _is_decoders_classifier(config: Any) -> bool:
-    """Check whether a Hugging Face config is that of a decoder with a head for a single score, on its last token."""
+    """Return True if a Hugging Face config is that of a decoder with a head for a single score on its last token."""
     names = getattr(config, "architectures", None) or []
     scores = config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)
     return scores and attention.is_decoder(config)

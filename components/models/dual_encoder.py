@@ -1,5 +1,7 @@
-"""The retriever: queries and documents are encoded independently and compared by inner product (Zhang et al., 2022, Eq.
-1 and 4)."""
+"""The dense retriever (Zhang et al., 2022, Eq. 1 and 4).
+
+It encodes queries and documents independently and compares their vectors by inner product.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,10 @@ _Place = TypeVar("_Place")
 
 
 class DualEncoder(TextEncoder):
-    """One or two encoders ("towers"), pooling, and optionally projections and normalization.
+    """One or two encoders ("towers") with pooling, and optionally projections and normalization.
 
-    The three of Moiseev et al. (2023) are `towers: shared` (SDE), `separate` (ADE), and `separate` with
-    `share: [projection]` (ADE-SPL).
+    The three architectures of Moiseev et al. (2023) are `towers: shared` (SDE), `towers: separate` (ADE), and `towers:
+    separate` with `share: [projection]` (ADE-SPL).
     """
 
     def __init__(self, config: ResolvedDualEncoderConfig, towers: dict[str, Any]) -> None:
@@ -62,14 +64,15 @@ class DualEncoder(TextEncoder):
         self.projections = nn.ModuleDict(layers)
         if (cut := config.truncate) is not None and cut > (whole := config.projection or self.width):
             raise UserError(
-                f"truncate: {cut}: the vectors of {config.model} have {whole} dimensions; accepted: at most these"
+                f"truncate: got {cut}, but the vectors of {config.model} have {whole} dimensions. Use at most {whole}."
             )
 
     @classmethod
     def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
-        """A retriever made from a pre-trained encoder, or the one in a folder of sentence-transformers; its tokenizer.
+        """Make a retriever from a pre-trained encoder, or read a retriever of sentence-transformers.
 
-        UserError if the folder holds another model than the config describes, or one that is none of ours.
+        Return it with its tokenizer. Raise UserError if the model in the folder contradicts the config, or has an
+        unsupported form.
         """
         content = sentence_modules.retriever(config) or Found({"shared": ""}, {}, {})
         whole = _resolved(config, content, pretrained.huggingface_config(config, next(iter(content.encoders.values()))))
@@ -96,7 +99,7 @@ class DualEncoder(TextEncoder):
 
     @classmethod
     def load(cls, folder: Path, *, frozen: bool = False) -> Self:
-        """Load a retriever that `save` wrote; `frozen`, to be asked alone."""
+        """Load a retriever that `save` wrote. A `frozen` retriever is used for inference only."""
         config = saved.load_config(ResolvedDualEncoderConfig, folder)
         folders = {"shared": folder} if config.towers == "shared" else {side: folder / side for side in SIDES}
         model = cls(config, {side: saved.load_encoder(path, frozen=frozen) for side, path in folders.items()})
@@ -106,11 +109,11 @@ class DualEncoder(TextEncoder):
         return model
 
     def forward(self, batch: Batch, side: Side) -> Tensor:
-        """(N, d) fp32 vectors of a batch of queries or documents."""
+        """Encode a batch of queries or documents as vectors (N, d) in fp32."""
         return self.compared(self.pooled(batch, side), side)
 
     def pooled(self, batch: Batch, side: Side) -> Tensor:
-        """(N, h) fp32 pooled states of the encoder, before projection and normalization."""
+        """Compute the encoder's pooled states (N, h) in fp32, before projection and normalization."""
         tower, inputs = self.tower(side), {"input_ids": batch.ids, "attention_mask": batch.mask}
         if self.config.pooling != "first_last":
             return pool(tower(**inputs).last_hidden_state, batch.mask, self.config.pooling)
@@ -119,29 +122,28 @@ class DualEncoder(TextEncoder):
         return pool((first[0].float() + last.float()) / 2, batch.mask, "mean")
 
     def compared(self, vectors: Tensor, side: Side) -> Tensor:
-        """(N, d) the vectors that are compared, made of pooled states (N, h)."""
+        """Project, truncate and normalize pooled states (N, h) to the vectors (N, d) that are compared."""
         if self.projections:
             with torch.autocast(vectors.device.type, enabled=False):
                 vectors = _for_side(self.projections, side)(vectors)
         return self.cut(vectors, self.config.truncate)
 
     def cut(self, vectors: Tensor, dimensions: int | None) -> Tensor:
-        """(N, dimensions) vectors as they are compared by their first dimensions alone, None for all: those of cosine
-        similarity have length 1."""
+        """Truncate vectors to their first `dimensions`. If None, keep all. With cosine similarity, normalize them."""
         vectors = vectors[..., :dimensions]
         return functional.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
 
     @property
     def dimensions(self) -> int:
-        """Of the vectors that are compared."""
+        """Number of dimensions of the vectors that are compared."""
         return self.config.truncate or self.config.projection or self.width
 
     def tower(self, side: Side) -> Any:
-        """The encoder of a side."""
+        """Return the encoder of a side."""
         return _for_side(self.towers, side)
 
     def with_separate_towers(self) -> Self:
-        """This retriever with an encoder and projection for each side; those that were shared become equal copies."""
+        """Return this retriever with an encoder and a projection for each side. Shared parts become equal copies."""
         config = self.config.model_copy(update={"towers": "separate", "share": type(self.config.share)()})
         towers = {"query": adapters.copied(self.tower("query")), "document": self.tower("document")}
         model = type(self)(config, towers)
@@ -151,19 +153,19 @@ class DualEncoder(TextEncoder):
         return model
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it for this project, `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)`.
+        """Write the retriever for this project, `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)`.
 
-        Of truncated vectors sentence-transformers too gives the first dimensions alone. It cuts after it normalizes, so
-        those of cosine similarity have length 1 there with `encode(..., normalize_embeddings=True)`.
+        sentence-transformers truncates vectors after it normalizes them. To get vectors of length 1 for cosine
+        similarity, call its `encode(..., normalize_embeddings=True)`.
 
-        Separate towers are in `folder/query` and `folder/document`, under a Router of sentence-transformers; a shared
+        Separate towers are in `folder/query` and `folder/document`, under a Router of sentence-transformers. A shared
         projection comes after the Router.
         """
         folder.mkdir(parents=True, exist_ok=True)
         modules = []
         if self.config.towers == "shared":
             tower, averaged = self.tower("document"), self.config.pooling == "first_last"
-            if averaged:  # sentence-transformers reads the states of all layers
+            if averaged:  # sentence-transformers then reads the states of all layers
                 tower.config.output_hidden_states = True
             saved.save_tower(tower, folder, tokenizer_from, self.config.document_tokens)
             modules += [("", "sentence_transformers.models.Transformer")]
@@ -214,7 +216,7 @@ class DualEncoder(TextEncoder):
 
 
 def _projection(width: int, config: ResolvedDualEncoderConfig) -> nn.Module:
-    """A linear layer, with a bias or with a bias and layer normalization where the config asks for them."""
+    """Make a linear layer, with a bias or with a bias and layer normalization if the config says so."""
     assert config.projection is not None
     linear = nn.Linear(width, config.projection, bias=config.projection_norm or config.projection_bias)
     if not config.projection_norm:
@@ -223,7 +225,7 @@ def _projection(width: int, config: ResolvedDualEncoderConfig) -> nn.Module:
 
 
 def _parts(layer: Any, dense: _Place, norm: _Place) -> list[tuple[_Place, Any, str]]:
-    """A projection's modules, as sentence-transformers has them: where each lies, and the prefix of its weights."""
+    """List the modules of a projection in sentence-transformers' terms: place, module and prefix of the weights."""
     if isinstance(layer, nn.Sequential):
         return [(dense, layer.linear, "linear."), (norm, layer.norm, "norm.")]
     return [(dense, layer, "linear.")]
@@ -237,18 +239,25 @@ def _resolved(config: DualEncoderConfig, content: Found, encoder: Any) -> Resolv
     if attention.is_decoder(encoder) and "pooling" not in stored | stated:
         stated["pooling"] = "last" if causal else "mean"
     if attention.is_decoder(encoder) and causal and (stored | stated)["pooling"] == "cls":
-        raise UserError(f"pooling: cls: the first token of {config.model} sees no other; accepted: last, mean")
+        raise UserError(
+            f"pooling: got cls, but {config.model} is a causal language model, whose first token sees no other token. "
+            "Use last or mean."
+        )
     for key in ("towers", "projection"):
-        # One encoder makes two that begin alike; two cannot become one, nor a projection another.
+        # One encoder can become two equal ones. Two cannot become one, and a projection cannot change its width.
         if key in stored and stored[key] != "shared" and stated.get(key, stored[key]) != stored[key]:
             raise UserError(
-                f"{key}: {stated[key]}: {config.model} has {stored[key]}; accepted: {stored[key]}, or null",
+                f"{key}: got {stated[key]}, but {config.model} has {stored[key]}. Use {stored[key]}, or null.",
                 code="fixed-by-model",
             )
     if stored and "query_tokens" not in stated | stored:
-        raise UserError(f"query_tokens: {config.model} does not say how many tokens it reads; accepted: a number")
+        raise UserError(
+            f"query_tokens: {config.model} does not say how many tokens it reads. Set `query_tokens` to a number."
+        )
     if "projection" in config.share and len(content.projections) > 1:
-        raise UserError(f"share: {config.model} has a projection for each side; accepted: no `projection` here")
+        raise UserError(
+            f"share: {config.model} has a separate projection for each side. Remove `projection` from `share`."
+        )
     share = list(dict.fromkeys([*config.share, *stored.get("share", [])]))
     return ResolvedDualEncoderConfig.model_validate({**stored, **stated, "share": share})
 
@@ -263,9 +272,13 @@ def _check_alike(config: ResolvedDualEncoderConfig, towers: dict[str, Any], toke
     words = [tower.get_input_embeddings().weight for tower in towers.values()]
     for kind, values in {"tokenizers": rules, "shapes": shapes}.items():
         if values[0] != values[1]:
-            raise UserError(f"model: {config.model}: the two encoders have different {kind}; accepted: the same")
+            raise UserError(
+                f"model: {config.model}: the two encoders have different {kind}. Use a model in which they are equal."
+            )
     if "embedder" in config.share and not torch.equal(*words):
-        raise UserError(f"share: {config.model} has token embeddings for each side; accepted: no `embedder` here")
+        raise UserError(
+            f"share: {config.model} has separate token embeddings for each side. Remove `embedder` from `share`."
+        )
 
 
 def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
@@ -273,8 +286,10 @@ def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
 
 
 def _router(*, dense: bool, norm: bool) -> dict[str, Any]:
-    """The config of sentence-transformers' Router; `dense` says whether each side has its own projection, `norm`
-    whether layer normalization comes after it."""
+    """Make the config of sentence-transformers' Router.
+
+    With `dense` each side has its own projection. With `norm` layer normalization follows the projection.
+    """
     kinds = {
         "": "Transformer",
         "_pooling": "Pooling",
@@ -291,8 +306,11 @@ def _router(*, dense: bool, norm: bool) -> dict[str, Any]:
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(N, L, h) token states to (N, h) fp32 vectors: the first token's, the last one's that is no padding, wherever
-    padding is, or the mean over all but padding."""
+    """Pool token states (N, L, h) into vectors (N, h) in fp32.
+
+    `cls` takes the first token, and `last` the last token that is not padding, with padding on either side. Any other
+    value takes the mean over all tokens except padding.
+    """
     if pooling == "last":
         place = torch.arange(mask.shape[1], device=mask.device)
         return hidden[torch.arange(len(mask), device=mask.device), (mask * place).argmax(-1)].float()
@@ -317,7 +335,7 @@ def _save_pooling(folder: Path, width: int, pooling: str) -> None:
 
 
 def _save_first_last(folder: Path, encoder: Any) -> None:
-    """A module of sentence-transformers that averages the first and the last layer's states."""
+    """Write a module of sentence-transformers that averages the first and the last layer's states."""
     folder.mkdir(exist_ok=True)
     weights = torch.zeros(encoder.num_hidden_layers)
     weights[[0, -1]] = 1.0

@@ -1,5 +1,4 @@
-"""Language models that write expansions of queries (GAR, T0 and others; Chuang et al., 2023, sections 3.2.1 and
-3.3.3)."""
+"""Language models that write query expansions, such as GAR and T0 (Chuang et al., 2023, sections 3.2.1 and 3.3.3)."""
 
 from __future__ import annotations
 
@@ -23,12 +22,13 @@ from sparring.components.rng import keyed_rng
 
 
 class Generated(NamedTuple):
-    """The texts that a generator wrote."""
+    """Texts that a generator wrote."""
 
     texts: list[list[str]]
-    """For each query its texts, the likeliest first; a text may occur more than once."""
+    """Texts of each query. A beam search gives the most probable first, and sampling the greedy text first. A text may
+    occur more than once."""
     tokens: int
-    """The number of tokens in all texts."""
+    """Number of tokens in all texts."""
 
 
 class Generator(nn.Module):
@@ -56,21 +56,20 @@ class Generator(nn.Module):
         return cls(config, saved.load_language_model(folder, auto), load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it for this project and for `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`."""
+        """Write the generator for this project and for `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`."""
         saved.save_tower(self.model, folder, tokenizer_from, self.config.query_tokens)
         (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     @property
     def seq2seq(self) -> bool:
-        """Check whether the model is an encoder-decoder."""
+        """True if the model is an encoder-decoder."""
         return self.config.architecture == "seq2seq"
 
     def log_likelihoods(self, inputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the log-probability (N, T) in fp32 of each target token, given the input and the target's earlier
-        tokens, 0 at padding.
+        """Compute the log-probability of each target token, given the input and the tokens before: (N, T) in fp32.
 
-        `inputs` and `targets` are token ids (N, S) and (N, T) with their masks. A causal model reads the target after
-        the input.
+        It is 0 at padding. `inputs` and `targets` are token ids (N, S) and (N, T) with their masks. A causal model
+        reads the target after the input.
         """
         (ids, mask), (target, target_mask) = inputs, targets
         if self.seq2seq:
@@ -93,13 +92,13 @@ class Generator(nn.Module):
     def expansions(
         self, queries: Sequence[str], config: GenerateConfig, *, keys: Sequence[tuple[Any, ...]], batch_tokens: int
     ) -> Generated:
-        """Write expansions of each query. A sample depends on the query's key, not on its batch."""
+        """Write expansions of each query. Samples depend on the query's key, but not on its batch."""
         encoded = self._prompted(queries, config.prompt)
-        if not self.seq2seq:  # some tokenizers end every text, but this one is to be continued
+        if not self.seq2seq:  # some tokenizers add an end token, but the model must continue this text
             end = self.tokenizer.eos_token_id
             encoded = [ids[:-1] if len(ids) > 1 and ids[-1] == end else ids for ids in encoded]
         lengths = torch.tensor([len(ids) for ids in encoded])
-        # A query takes part once for each of its texts.
+        # A query occupies the batch once for each of its texts.
         batches = token_batches((lengths + config.new_tokens).numpy() * config.number, max(batch_tokens, 1))
         texts: list[list[str]] = [[] for _ in queries]
         tokens = 0
@@ -117,7 +116,7 @@ class Generator(nn.Module):
         return Generated(texts, tokens)
 
     def _prompted(self, queries: Sequence[str], prompt: str) -> list[list[int]]:
-        """Token ids of each query's prompt. A prompt that is too long loses the end of the query, not its own."""
+        """Tokenize the prompt of each query. If a prompt is too long, the end of the query is cut."""
         limit, quiet = self.config.query_tokens, {"verbose": False}
         prompts = [prompt.replace("{query}", query) for query in queries]
         encoded: list[list[int]] = self.tokenizer(prompts, **quiet)["input_ids"]
@@ -131,13 +130,13 @@ class Generator(nn.Module):
                 encoded[row] = self.tokenizer(prompt.replace("{query}", queries[row][:end]), **quiet)["input_ids"]
             if len(encoded[row]) > limit:
                 raise UserError(
-                    f"prompt: {prompt!r} has {len(encoded[row])} tokens without a query, and query_tokens is {limit}; "
-                    "make query_tokens larger or the prompt shorter"
+                    f"prompt: {prompt!r} has {len(encoded[row])} tokens without a query, but query_tokens is {limit}. "
+                    "Raise query_tokens or shorten the prompt."
                 )
         return encoded
 
     def _padded(self, encoded: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Ids and mask. A causal model is padded on the left, so that its output follows the input directly."""
+        """Pad token ids and return them with a mask. Causal models are padded on the left: output follows the input."""
         width, pad = max(map(len, encoded)), self.tokenizer.pad_token_id
         padding = [[pad] * (width - len(ids)) for ids in encoded]
         rows = [ids + pads if self.seq2seq else pads + ids for ids, pads in zip(encoded, padding, strict=True)]
@@ -146,7 +145,7 @@ class Generator(nn.Module):
         return torch.tensor(rows), torch.tensor(mask)
 
     def _outputs(self, ids: Tensor, mask: Tensor, config: GenerateConfig, keys: list[tuple[Any, ...]]) -> list[Tensor]:
-        """Yield the output tokens for a batch: first the greedy texts, then the sampled texts; or the beams."""
+        """Return the output tokens for a batch: the greedy texts, followed by the sampled texts, or the beams."""
         options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": config.new_tokens, "min_new_tokens": 0}
         options |= {"temperature": None, "top_k": None, "top_p": None, "do_sample": False, "max_length": None}
         cut, states = 0 if self.seq2seq else ids.shape[1], None
@@ -164,7 +163,7 @@ class Generator(nn.Module):
                 [keyed_rng(*key, number).random(config.new_tokens) for key in keys for number in range(count)]
             )
             options["logits_processor"] = [_Sampler(config, torch.from_numpy(random).to(ids.device))]
-            # The sampler leaves one token in each row, so that greedy decoding takes the sampled token.
+            # The sampler leaves one token per row, so that greedy decoding takes this token.
             repeated = ids.repeat_interleave(count, 0)
             options["attention_mask"] = mask.repeat_interleave(count, 0)
             if states is not None:
@@ -192,7 +191,7 @@ class _Sampler:
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
     """Return logits (N, V) with -inf for tokens that must not be sampled.
 
-    What remains are the `top_k` likeliest tokens, and of these the fewest that together have probability `top_p`.
+    The remaining tokens are the `top_k` most probable, and of these the fewest with a total probability of `top_p`.
     """
     if top_k is not None and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[:, -1:], -torch.inf)

@@ -1,4 +1,4 @@
-"""The model hub where it cannot be reached: on nodes of clusters, and on trains."""
+"""Detection of an unreachable model hub, for example on cluster nodes or on a train."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 _missing = set[str]()
-"""Names of hubs that this process has looked for in vain."""
+"""Names of hubs that this process could not reach."""
 
 
 def go_offline_if_unreachable() -> str | None:
-    """Have huggingface_hub look into its cache alone (`HF_HUB_OFFLINE`) in this process, where this machine cannot find
-    the hub; the hub's name then, None where it is found, or a proxy would ask, or the user wants no network.
+    """Make huggingface_hub use only its cache (`HF_HUB_OFFLINE`) in this process if the hub cannot be found.
 
-    It would ask six times, for half a minute, for each file of a model, also of one that is in the cache.
+    Return the hub's name in that case. Return None if the hub is found, if a proxy is set, or if the user has set
+    `HF_HUB_OFFLINE`. Without this, huggingface_hub would try six times, for half a minute, for every file of a model,
+    even for files in the cache.
     """
     from huggingface_hub import constants
 

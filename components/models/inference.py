@@ -1,10 +1,9 @@
-"""Models that are only asked, for vectors or scores: in batches of similar lengths, in another precision, and on a CPU
-with fused layers.
+"""Inference: vectors and scores from trained models, in batches of similar lengths and a chosen precision.
 
-Between two matrix products of a transformer stand a bias, an activation, a sum: little arithmetic, but each reads and
-writes a whole batch of states, and on a CPU that is a third of the time. oneDNN adds biases and activates while a
-product's result is still in the cache. Sums, norms and embeddings stay in fp32, as in torch's autocast: that costs next
-to nothing and more than halves what rounding does to a vector.
+On a CPU, layers are fused. Between two matrix products of a transformer come a bias, an activation and a sum. They need
+little arithmetic, but each reads and writes a whole batch of states, which takes a third of the time on a CPU. oneDNN
+adds the bias and applies the activation while the product is still in the cache. Sums, norms and embeddings stay in
+fp32, as in torch's autocast. That costs almost nothing, and more than halves the rounding error of a vector.
 """
 
 from __future__ import annotations
@@ -35,33 +34,33 @@ Model = TypeVar("Model", bound=TextEncoder | CrossEncoder)
 
 
 class Reading(Protocol):
-    """How a model reads rows of a table."""
+    """A reader of table rows as model inputs."""
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) tokens of some rows, special ones included."""
+        """Return the number of tokens of some rows, including special tokens: (N,)."""
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """Some rows as the model takes them."""
+        """Return some rows as a batch of model inputs."""
 
 
 class Texts(NamedTuple):
-    """Rows are texts, each read alone: what a retriever reads."""
+    """The inputs of a retriever. A row is a text."""
 
     template: Template
     tokens: Tokens
     limit: int
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) tokens of some texts, special ones included."""
+        """Return the number of tokens of some texts, including special tokens: (N,)."""
         return self.template.lengths(self.tokens, rows, self.limit)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """Some texts with their special tokens, padded."""
+        """Return some texts with special tokens, as a padded batch."""
         return self.template.texts(self.tokens, rows, self.limit)
 
 
 class Pairs(NamedTuple):
-    """Rows are (N, 2) a query's and a document's: what a ranker reads."""
+    """The inputs of a ranker. Rows (N, 2) are a query and a document."""
 
     template: Template
     queries: Tokens
@@ -69,16 +68,16 @@ class Pairs(NamedTuple):
     limit: int
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) tokens of some pairs, special ones included."""
+        """Return the number of tokens of some pairs, including special tokens: (N,)."""
         return self.template.pair_lengths(self.queries, self.documents, rows, self.limit)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """Some pairs with their special tokens, padded."""
+        """Return some pairs with special tokens, as a padded batch."""
         return self.template.pairs(self.queries, self.documents, rows, self.limit)
 
 
 class Inference:
-    """A saved model that is asked about many rows, on a GPU or on so many threads of this process."""
+    """A saved model for inference on many rows, on a GPU or on the CPU with a number of threads."""
 
     def __init__(
         self,
@@ -91,8 +90,11 @@ class Inference:
         threads: int,
         merge: bool = True,
     ) -> None:
-        """With `merge`, adapters are merged into weights of this model's own, which is fastest; else what is frozen
-        under them is held once for all models of the process."""
+        """Load the model from a folder.
+
+        With `merge`, adapters are merged into copies of the weights, which is fastest. Otherwise all models of the
+        process share the frozen weights under their adapters.
+        """
         configure_process(threads)
         self.device, self.batch_tokens = torch.device("cuda" if cuda else "cpu"), batch_tokens
         model: Any = kind.load(folder, frozen=True)
@@ -106,7 +108,7 @@ class Inference:
         self._model = ready(model, device=self.device, precision=self._precision)
 
     def ask(self, reading: Reading, rows: np.ndarray, *side: str) -> np.ndarray:
-        """What the model makes of N rows, fp32 (N, ...); a retriever needs the `side` too, "query" or "document"."""
+        """Compute the model's output for N rows: (N, ...) in fp32. A retriever also needs `side`: query or document."""
         return self._asked(reading, rows, reading.lengths(rows), *side)
 
     def _asked(self, reading: Reading, rows: np.ndarray, lengths: np.ndarray, *side: str) -> np.ndarray:
@@ -116,13 +118,13 @@ class Inference:
                 with timed("files"):
                     batch = reading.batch(rows[chosen])
                 outputs.append(self._model(to_device(batch, self.device), *side))
-            # Fetched once: a GPU computes while its next batch is put together.
+            # Fetch outputs once at the end, so that a GPU computes while the next batch is assembled.
             values: np.ndarray = torch.cat(outputs).cpu().numpy()
         return values[np.argsort(np.concatenate(batches))]
 
 
 class TimedInference(Inference):
-    """The same, with how long it takes beside the least that this processor needs for the model's matrix products."""
+    """Inference that measures its time and compares it with the processor's minimum for the matrix products."""
 
     def __init__(
         self, kind: type[TextEncoder] | type[CrossEncoder], folder: Path, *, precision: str, **options: Any
@@ -131,7 +133,7 @@ class TimedInference(Inference):
         self.rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=self._precision)
 
     def timed(self, reading: Reading, rows: np.ndarray, *side: str) -> tuple[np.ndarray, dict[str, float]]:
-        """What `ask` gives, and the seconds that it took and that it could not have gone below."""
+        """Return the output of `ask`, with the measured seconds and the minimum by the processor's peak rate."""
         lengths = reading.lengths(rows)
         began = time.perf_counter()
         values = self._asked(reading, rows, lengths, *side)
@@ -140,14 +142,14 @@ class TimedInference(Inference):
 
 
 def precision_of(model: nn.Module, requested: str, device: str) -> str:
-    """Return the precision of a model's products on a kind of device. Only products of fused layers can be in int8."""
+    """Return the precision of a model's products on a kind of device. Only fused layers support int8."""
     if requested == "int8" and not (has_products("int8") and any(_is_berts(part) for part in model.modules())):
         requested = "bf16"
     return computed(requested, device)
 
 
 def ready(model: Model, *, device: torch.device, precision: str) -> Model:
-    """A model to ask, on its device. What makes a vector or score of the last states stays in fp32."""
+    """Prepare a model for inference on a device. Its head and pooling stay in fp32."""
     model.eval().to(device)
     fused = device.type == "cpu" and fuse(model, precision, first_only=first_only(model))
     if precision == "bf16" and not fused:
@@ -156,15 +158,15 @@ def ready(model: Model, *, device: torch.device, precision: str) -> Model:
 
 
 def first_only(model: TextEncoder | CrossEncoder) -> bool:
-    """Whether all that counts of the last states is the first token's."""
+    """Return True if a model uses only the first token's state of the last layer."""
     return getattr(model.config, "pooling", None) in ("cls", "first")
 
 
 def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:
-    """Replace every layer that is one of BERT's by its fused form, and return their number.
+    """Replace every BERT layer of a model by its fused form. Return the number of replaced layers.
 
-    Products are in this precision, if the processor has them. With `first_only`, last layers give the state of the
-    first token alone.
+    Nothing is replaced if the processor does not support products in this precision. With `first_only`, last layers
+    compute only the state of the first token.
     """
     if not has_products(precision):
         return 0
@@ -193,12 +195,12 @@ BERTS = (
     "roc_bert",
     "bert-generation",
 )
-"""The kinds of models that ask of a layer what BERT does. RemBERT's, RoFormer's and BigBird's have parts of the same
-names, and give them more, or expect more of them."""
+"""Model types whose layers work like BERT's. RemBERT, RoFormer and BigBird have modules with the same names, but with
+additional inputs or outputs."""
 
 
 def _is_berts(layer: Any) -> bool:
-    """Check whether a layer computes what BERT's does."""
+    """Return True if a layer computes the same as BERT's."""
     try:
         parts = [layer.attention.self.query, layer.attention.self.key, layer.attention.self.value]
         parts += [layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]
@@ -212,17 +214,17 @@ def _is_berts(layer: Any) -> bool:
 
 
 def _is_gelu(activation: Any) -> bool:
-    """Check whether an activation is the exact GELU, which oneDNN computes."""
+    """Return True if an activation is the exact GELU, which oneDNN computes."""
     points = torch.linspace(-3, 3, 7)
     return bool(torch.equal(activation(points), functional.gelu(points)))
 
 
 class FusedLayer(nn.Module):
-    """A layer of BERT's whose products are in `fp32`, `bf16` or `int8`, attention in the first two, and the two sums
-    and norms between in fp32.
+    """A BERT layer with fused operations.
 
-    With `first_only` it gives the state of a text's first token alone, which takes only keys and values of the others:
-    five sixths less arithmetic.
+    Matrix products are in `fp32`, `bf16` or `int8`, attention is in `fp32` or `bf16`, and sums and norms are in fp32.
+    With `first_only` the layer computes only the state of a text's first token. It then needs only keys and values of
+    the remaining tokens, which is five sixths less arithmetic.
     """
 
     def __init__(self, layer: Any, precision: str, *, first_only: bool = False) -> None:
@@ -237,7 +239,10 @@ class FusedLayer(nn.Module):
         self._norm = layer.output.LayerNorm
 
     def forward(self, states: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
-        """(N, L, h) states and the (N, 1, L or 1, L) mask that transformers makes, to (N, L or 1, h) states, fp32."""
+        """Map states (N, L, h) to states (N, L, h) in fp32, or (N, 1, h) with `first_only`.
+
+        The mask is that of transformers: (N, 1, L, L) or (N, 1, 1, L).
+        """
         count, length, width = states.shape
         shape = (count, length, -1, self._heads, width // self._heads)
         rows = states.reshape(-1, width)
@@ -246,19 +251,19 @@ class FusedLayer(nn.Module):
             length, rows = 1, states[:, 0].contiguous()
             query = [self._asking(rows).view(count, 1, self._heads, -1).transpose(1, 2)]
         mixed = attended(query[0], key, value, mask)
-        # Summed in place: of two precisions torch's sum would cast one and then make a third tensor.
+        # Sum in place: for two precisions torch's sum would make a cast copy and a third tensor.
         rows = self._mixed_norm(self._mixed(mixed.transpose(1, 2).reshape(-1, width)).float().add_(rows))
         rows = self._norm(self._down(self._up(rows, gelu=True)).float().add_(rows))
         return rows.view(count, length, width)
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of queries (N, H, Q, d) to keys and values (N, H, L, d) under a layer's mask: (N, H, Q, d)."""
+    """Compute attention of queries (N, H, Q, d) to keys and values (N, H, L, d) under a layer's mask: (N, H, Q, d)."""
     if mask is not None:
-        mask = mask[:, :, :1]  # all tokens look at the same ones: a row is read faster than a square
+        mask = mask[:, :, :1]  # the mask is the same for all queries, and a single row is read faster
         if not mask.is_floating_point():
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
         mask = mask.to(query.dtype)
-    if has_amx() or query.dtype == torch.float32:  # whole products were faster in bf16 without AMX alone
+    if has_amx() or query.dtype == torch.float32:  # explicit products are only faster in bf16 without AMX
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return torch.matmul(attention.weights(query, key, mask, query.shape[-1] ** -0.5), value)

@@ -1,4 +1,4 @@
-"""Masked language models: an encoder, and a head that gives each token of the vocabulary a score at a place."""
+"""Masked language models: an encoder with a head that scores every token of the vocabulary at a place."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sparring.components.models.shape import predicted_at_once
 
 
 class LanguageModelHead(nn.Module):
-    """The head of a Hugging Face masked language model without its encoder: token states to scores.
+    """The head of a Hugging Face masked language model without its encoder. It maps token states to scores.
 
-    The last matrix is that of `encoder`'s token embeddings, as it is in BERT and its relatives.
+    Its last matrix is the matrix of `encoder`'s token embeddings, as in BERT and its relatives.
     """
 
     def __init__(self, model: Any, encoder: Any) -> None:
@@ -37,12 +37,12 @@ class LanguageModelHead(nn.Module):
         return cls(AutoModelForMaskedLM.from_config(encoder.config), encoder)
 
     def on(self, encoder: Any) -> LanguageModelHead:
-        """Return this head on another encoder, with its token embeddings. UserError if it does not fit."""
+        """Return this head on a different encoder, with its token embeddings. Raise UserError if it does not fit."""
         shape, expected = ((config.hidden_size, config.vocab_size) for config in (self.model.config, encoder.config))
         if shape != expected:
             raise UserError(
-                f"language_model: its head is for width and vocabulary {shape}, and the encoder has {expected}; "
-                "accepted: a model of the same"
+                f"language_model: its head has the width and vocabulary {shape}, but the encoder has {expected}. Use a "
+                "language model with the encoder's width and vocabulary."
             )
         return LanguageModelHead(self.model, encoder)
 
@@ -52,20 +52,20 @@ class LanguageModelHead(nn.Module):
         return logits
 
     def log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
-        """Return the log-probability (M,) in fp32 of the token `ids` (M,) at places with states (M, h).
+        """Compute the log-probabilities of the tokens `ids` (M,) at places with states (M, h): (M,) in fp32.
 
-        Scores are computed again for the gradient rather than kept.
+        Scores are not kept, but computed again for the gradient.
         """
         pieces = zip(*_pieces(states, ids), strict=True)
         return torch.cat([checkpointed(self._log_likelihoods, *piece, recompute=True) for piece in pieces])
 
     def sample(self, states: Tensor, draws: Tensor) -> Tensor:
-        """Draw a token for each place (M,) from the softmax of its scores, by a number from 0 to 1 in `draws` (M,)."""
+        """Sample a token for each place from the softmax of its scores: (M,). `draws` (M,) are numbers from 0 to 1."""
         pieces = zip(*_pieces(states, draws), strict=True)
         return torch.cat([sampled(self(states), drawn) for states, drawn in pieces])
 
     def best(self, states: Tensor) -> Tensor:
-        """Return the token with the highest score at each place (M,)."""
+        """Return the token with the highest score at each place: (M,)."""
         return torch.cat([self(piece).argmax(-1) for piece in _pieces(states)[0]])
 
     def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def _pieces(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder with its head, whose scores are computed at the places asked for alone."""
+    """An encoder with its head. Scores are computed only at the places where they are needed."""
 
     def __init__(self, config: MaskedLanguageModelConfig, model: Any) -> None:
         super().__init__()
@@ -101,17 +101,18 @@ class MaskedLanguageModel(nn.Module):
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of tokens that the model can predict."""
+        """Number of tokens that the model can predict."""
         return int(self.encoder.config.vocab_size)
 
     def states(self, ids: Tensor, mask: Tensor, where: Tensor) -> Tensor:
-        """Return the last states (M, h) of tokens of (N, L) texts at the M places where `where` is True."""
+        """Compute the last states (M, h) of texts (N, L) at the M places where `where` is True."""
         states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         return states[where]
 
     def sampled(self, ids: Tensor, mask: Tensor, where: Tensor, draws: Tensor) -> Tensor:
-        """Replace tokens of the texts `ids` (N, L) by samples at the places `where` (N, L), by a number from 0 to 1
-        for each in `draws` (N, L).
+        """Replace tokens of the texts `ids` (N, L) by samples at the places `where` (N, L).
+
+        `draws` (N, L) are random numbers from 0 to 1.
         """
         return ids.masked_scatter(where, self.head.sample(self.states(ids, mask, where), draws[where]))
 
@@ -120,7 +121,7 @@ class MaskedLanguageModel(nn.Module):
         return ids.masked_scatter(where, self.head.best(self.states(ids, mask, where)))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it for this project, `AutoModelForMaskedLM` and `AutoModel`."""
+        """Write the model for this project, `AutoModelForMaskedLM` and `AutoModel`."""
         whole, name = self.head.model, self.head.model.base_model_prefix
         stand_in = getattr(whole, name)
         setattr(whole, name, self.encoder)
@@ -132,7 +133,7 @@ class MaskedLanguageModel(nn.Module):
 
 
 class _StatesAsTheyAre(nn.Module):
-    """Stands in a model where its encoder was, and gives back the states that it is handed."""
+    """A replacement of a model's encoder that returns its input states unchanged."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=inputs_embeds)

@@ -1,7 +1,7 @@
-"""Write the card, README.md, of a model that was trained here: data, recipe, measures, start model, how to load it.
+"""Writer of model cards (README.md): data, recipe, measures, start model, and how to load the model.
 
-huggingface_hub writes the metadata, and the texts are the templates next to this module. `huggingface_hub.ModelCard`
-takes a template too, but a template that cannot include another, and its own template leaves most sections empty.
+huggingface_hub writes the metadata. The texts are the templates next to this module. `huggingface_hub.ModelCard` also
+accepts a template, but its templates cannot include others, and its own template leaves most sections empty.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 from sparring.components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
 
 HUB = re.compile(r"[\w.-]+/[\w.-]+")
-"""Id of a model on a hub, unless a folder has that name."""
+"""Form of a model id on a hub. A folder may have such a name too."""
 
 
 class Row(NamedTuple):
-    """Mean of a measure over the queries, with the ends of its 95 % interval."""
+    """A system's mean of a measure over queries, with the ends of its 95 % interval."""
 
     system: str
     measure: str
@@ -32,35 +32,35 @@ class Row(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """Interval in words; empty for a single query."""
+        """The interval in words. It is empty if there is none, as for a single query."""
         if self.low is None or self.high is None:
             return ""
         return f"{self.low:.4f} to {self.high:.4f}"
 
 
 class Measures(NamedTuple):
-    """Measures on one split of a collection."""
+    """The measures of systems on a split of a collection."""
 
     collection: str
     split: str
     rows: Sequence[Row]
     """Rows of the model or system first, then rows of the systems that it is compared with."""
     averaged: bool = False
-    """Whether the values are averages over collections."""
+    """True if the values are averages over collections."""
 
 
 class StartModel(NamedTuple):
-    """Model that a training begins with."""
+    """A model that training starts from."""
 
     name: str
     licence: str | None
-    """Licence in its card. None if the card does not say."""
+    """Licence from the model's card. If None, the card does not name one."""
     datasets: Sequence[str]
-    """Training data that its card names."""
+    """Training data that the model's card names."""
 
 
 class Origin(NamedTuple):
-    """Origin of a model."""
+    """The origin of a model."""
 
     recipe: str
     command: str
@@ -78,7 +78,7 @@ class Origin(NamedTuple):
     starts: Sequence[StartModel]
     measured: Sequence[Measures]
     summed: bool = False
-    """Whether the measures are of a sum: the model's scores plus the scores of other systems."""
+    """True if the measures are those of a sum of the model's scores and the scores of other systems."""
 
     @property
     def provenance(self) -> str:
@@ -95,7 +95,7 @@ TASKS = {
     "accuracy": _CLASSIFICATION,
     "dev accuracy": _CLASSIFICATION,
 }
-"""The hub's type and name of the task that a measure belongs to. Measures that are not here belong to retrieval."""
+"""The hub's type and name of a measure's task. Measures that are not listed belong to retrieval."""
 TAGS = {
     "retriever": ["sentence-transformers", "feature-extraction", "dense-retrieval", "sparring"],
     "ranker": ["sentence-transformers", "cross-encoder", "reranker", "sparring"],
@@ -109,9 +109,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 def metadata(
     kind: Literal["retriever", "ranker", "system"], bases: Sequence[str], name: str, measured: Sequence[Measures]
 ) -> str:
-    """Format the YAML at the head of a card, as model hubs read it.
+    """Format the YAML metadata of a card for model hubs.
 
-    `bases` are the start models. Averages over collections are left out, because an average is not a data set.
+    `bases` are the start models. Averages over collections are omitted, because the hub wants results per data set.
     """
     from huggingface_hub.repocard_data import EvalResult, ModelCardData
 
@@ -155,8 +155,8 @@ def retriever_card(
 ) -> str:
     """Write the card of a retriever.
 
-    `encoder` is the transformers class that reads its encoders. `base` is the model below the adapters, if the folder
-    holds adapters alone.
+    `encoder` is the transformers class that loads its encoders. `base` is the base model of the adapters. If None, the
+    folder has complete encoders.
     """
     prompts = {"query": config.query_prompt, "document": config.document_prompt}
     return _card(
@@ -175,7 +175,7 @@ def retriever_card(
 
 
 def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: bool, onnx: bool = False) -> str:
-    """Write the card of a ranker; `code` says whether its folder holds code."""
+    """Write the card of a ranker. With `code`, its folder contains code."""
     score = {
         "cls": "the classification head's score",
         "first": "a linear layer on the first token's state",
@@ -194,7 +194,7 @@ def _card(kind: Literal["retriever", "ranker"], origin: Origin, **values: Any) -
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=jinja2.select_autoescape(),  # HTML alone, and these are Markdown
+        autoescape=jinja2.select_autoescape(),  # escapes HTML only, and these are Markdown
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

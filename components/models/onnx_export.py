@@ -1,9 +1,12 @@
-"""Write encoders as ONNX files where sentence-transformers looks for them: `onnx/model.onnx` in each encoder's folder.
-Pooling, projection and the score of late interaction stay in the sentence-transformers modules.
+"""Export of encoders as ONNX files.
 
-sentence-transformers exports through `optimum-onnx`, whose newest version (0.1.0) needs transformers before 4.58 and so
-cannot be installed next to transformers 5. It also does not compare the file with the model, as this module does. The
-packages that write and read the file are the extra `onnx` in pyproject.toml.
+The file is `onnx/model.onnx` in each encoder's folder, where sentence-transformers expects it. Pooling, projection and
+the score of late interaction stay in the modules of sentence-transformers. The extra `onnx` in pyproject.toml has the
+packages that write and read the file.
+
+sentence-transformers itself exports through `optimum-onnx`. Its newest version (0.1.0) needs transformers before 4.58,
+so it cannot be installed next to transformers 5. It does not compare the file with the model either, as this module
+does.
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from sparring.components.models.text_encoder import Side
 FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4
-"""Largest accepted difference of a vector component or score, relative to the largest one (at least 1)."""
+"""Maximum difference of a vector component or score, relative to the largest value or 1, whichever is higher."""
 TEXTS = ["a", "What is it?", "one two three four five six seven", "B-25, c. 1940"]
-"""Texts of the batch that model and file are compared on."""
+"""Texts on which the model and the file are compared."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LARGEST = 1.9e9
-"""Bytes of weights that fit into one file. Larger weights go to `model.onnx_data`."""
+"""Maximum size in bytes of weights inside the ONNX file. Larger weights go to `model.onnx_data`."""
 
 
 def check_packages() -> None:
@@ -46,19 +49,19 @@ def check_packages() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         names = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
-        raise UserError(f"--onnx: needs the {names}; install: pip install {' '.join(missing)}")
+        raise UserError(f"--onnx: this option needs the {names}. Install: pip install {' '.join(missing)}")
 
 
 def export_retriever(folder: Path) -> float:
-    """Write the encoders of a retriever's folder; return the largest difference of their vectors from the model's.
+    """Write the encoders of a retriever's folder as ONNX. Return the largest difference from the model's vectors.
 
-    UserError if the difference is more than a rounding error.
+    Raise UserError if the difference is more than a rounding error.
     """
     model = DualEncoder.load(folder).eval()
     if model.config.pooling == "first_last":
         raise UserError(
-            "--onnx: the retriever reads the states of its first layer (pooling: first_last), and the "
-            "exported encoder gives those of the last alone; accepted: no --onnx"
+            "--onnx: this retriever pools the states of its first and last layers (pooling: first_last), but an ONNX "
+            "encoder returns only those of the last. Export it without --onnx."
         )
     tokenizer = load_tokenizer(folder)
     texts, difference = Template.of(tokenizer), 0.0
@@ -84,9 +87,9 @@ def _folder(folder: Path, tower: str) -> Path:
 
 
 def export_ranker(folder: Path) -> float:
-    """Write the encoder of a ranker's folder; return the largest difference of its scores from the model's.
+    """Write the encoder of a ranker's folder as ONNX. Return the largest difference from the model's scores.
 
-    A sequence classifier is written with its head. UserError if the difference is more than a rounding error.
+    A sequence classifier is written with its head. Raise UserError if the difference is more than a rounding error.
     """
     model = CrossEncoder.load(folder).eval()
     tokenizer = load_tokenizer(folder)
@@ -103,20 +106,20 @@ def export_ranker(folder: Path) -> float:
 
 
 class _Encoder(nn.Module):
-    """Encoder whose forward pass takes positional tensors and returns one tensor."""
+    """An encoder whose forward pass takes positional tensors and returns a tensor."""
 
     def __init__(self, model: Any, output: str) -> None:
         super().__init__()
         self.model, self.output = model, output
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Compute the output for input ids, mask and, if the model has them, segments."""
+        """Compute the output for input ids, mask and, if the model uses them, segments."""
         result: Tensor = self.model(**dict(zip(INPUTS, inputs, strict=False)))[self.output]
         return result
 
 
 class _Runtime(nn.Module):
-    """Encoder that runs a folder's file in ONNX Runtime."""
+    """An encoder that runs a folder's ONNX file in ONNX Runtime."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -124,7 +127,7 @@ class _Runtime(nn.Module):
         self.session = runtime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
 
     def forward(self, **inputs: Tensor) -> Any:
-        """Compute the output of a Hugging Face model. Without segments, all tokens are of the first text."""
+        """Compute the output of a Hugging Face model. Without segments, all tokens belong to the first text."""
         inputs.setdefault("token_type_ids", torch.zeros_like(inputs["input_ids"]))
         names = [node.name for node in self.session.get_inputs()]
         (output,) = self.session.get_outputs()
@@ -141,7 +144,7 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
     """Write an encoder's file, for batches of any size and length."""
     (folder / FILE).parent.mkdir(exist_ok=True)
     names = INPUTS if segments else INPUTS[:2]
-    # Two texts of unequal lengths, so that the exporter takes nothing for constant.
+    # Two texts of different lengths, so that the exporter takes no dimension for constant.
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     example = tuple({"attention_mask": mask}.get(name, torch.zeros_like(mask)) for name in names)
     dynamic = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
@@ -160,13 +163,15 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
         except torch.onnx.OnnxExporterError as error:
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             kind = model.config.model_type
-            raise UserError(f"--onnx: torch cannot write a {kind} model as ONNX: {reason}") from error
+            raise UserError(
+                f"--onnx: torch cannot write {kind} models as ONNX ({reason}). Export it without --onnx."
+            ) from error
         program.save(str(folder / FILE), external_data=size > LARGEST)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Silence the exporter, which warns of unknown operators and of axis names."""
+    """Silence the exporter, which warns about unknown operators and axis names."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -178,9 +183,12 @@ def _silent() -> Iterator[None]:
 
 
 def _difference(values: Tensor, expected: Tensor, side: str) -> float:
-    """Return the largest difference; UserError if it is more than a rounding error."""
+    """Return the largest difference. Raise UserError if it is more than a rounding error."""
     difference, largest = float((values - expected).abs().max()), float(expected.abs().max())
     if not difference <= TOLERANCE * max(1.0, largest):
         where = f"{side} by {difference:.2g}"
-        raise UserError(f"--onnx: ONNX Runtime gives other numbers: {where}; accepted: {TOLERANCE:g}")
+        raise UserError(
+            f"--onnx: ONNX Runtime and the model differ in the output {where}, more than {TOLERANCE:g}. Export it "
+            "without --onnx."
+        )
     return difference

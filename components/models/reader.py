@@ -1,9 +1,8 @@
-"""Fusion-in-Decoder: a reader that writes an answer from many passages (Izacard and Grave, 2021; Chuang et al., 2023,
-section 3.4.6).
+"""Fusion-in-Decoder: a reader that writes an answer from many passages (Izacard and Grave, 2021).
 
-The encoder reads the question with each passage separately; the decoder attends to the states of all passages. So the
-encoder's time grows linearly with the number of passages. States carry no position outside their passage: a T5's
-answer does not depend on the order of the passages.
+Chuang et al. (2023, section 3.4.6) use it. The encoder reads the question with each passage separately. The decoder
+attends to the states of all passages. So the encoder's time grows linearly with the number of passages. States have
+positions only within their passage, so the answer of a T5 does not depend on the order of the passages.
 """
 
 from __future__ import annotations
@@ -21,24 +20,22 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from sparring.components.compute.chunking import checkpointed, chunk_rows, is_unchunked, take_rows
 from sparring.components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.reading import CONTEXT, QUESTION
 from sparring.components.data.template import Template
 from sparring.components.data.token_store import TokenStore
 from sparring.components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from sparring.components.data.tokens import Tokens
 from sparring.components.models import pretrained, saved
 from sparring.components.models.reader_configs import ReaderConfig
 
-QUESTION, CONTEXT = "question:", "context:"
-"""The texts before a question and before a passage without a template, where the title is the beginning of the passage,
-as for every other model."""
-
 
 class PassageStates(NamedTuple):
-    """The encoder's states of each question's passages, one passage after another without padding between them."""
+    """The encoder's states of each question's passages, concatenated without padding between them."""
 
     states: Tensor
-    """(N, L, d)."""
+    """States: (N, L, d)."""
     mask: Tensor
-    """(N, L) 1 for a state, 0 for padding at the end."""
+    """1 for a state, 0 for padding at the end: (N, L)."""
 
 
 class Reader(nn.Module):
@@ -63,16 +60,16 @@ class Reader(nn.Module):
         return cls(config, model, load_tokenizer(folder))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it for this project and for `AutoModelForSeq2SeqLM`."""
+        """Write the reader for this project and for `AutoModelForSeq2SeqLM`."""
         saved.save_tower(self.model, folder, tokenizer_from, self.config.passage_tokens)
         (folder / MODEL_CONFIG).write_text(self.config.model_dump_json(indent=1) + "\n")
 
     def encode_passages(
         self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False
     ) -> PassageStates:
-        """Encode questions' passages. Rows of `passages` are those of the first question, of the second and so on.
+        """Encode the passages of questions. `passages` has the rows of the first question, then of the second, etc.
 
-        `counts` (N,) is the number of passages of each question. The encoder takes at most `tokens` tokens at once.
+        `counts` (N,) is the number of passages of each question. The encoder reads at most `tokens` tokens at a time.
         With `recompute` it runs again in the backward pass.
         """
         lengths = passages.mask.sum(-1)
@@ -97,8 +94,9 @@ class Reader(nn.Module):
         return states
 
     def log_likelihoods(self, passages: PassageStates, answers: Batch) -> Tensor:
-        """Return the log-probability (N, T) in fp32 of each token of the answers given the tokens before it, 0 at
-        padding.
+        """Compute the log-probability of each token of the answers, given the tokens before: (N, T) in fp32.
+
+        It is 0 at padding.
         """
         first = answers.ids.new_full((len(answers.ids), 1), self.model.config.decoder_start_token_id)
         out = self.model(
@@ -111,7 +109,7 @@ class Reader(nn.Module):
 
     @torch.inference_mode()
     def generate(self, passages: PassageStates, new_tokens: int) -> list[str]:
-        """Decode the answer to each question greedily."""
+        """Decode the answer to each question greedily, with at most `new_tokens` tokens."""
         options: dict[str, Any] = {"temperature": None, "top_k": None, "top_p": None, "max_length": None}
         output = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=passages.states),
@@ -126,21 +124,26 @@ class Reader(nn.Module):
 
 
 class ReaderInputs:
-    """Pairs of a question and a passage from a token store, as a reader reads them."""
+    """A reader's inputs: pairs of a question and a passage."""
 
-    def __init__(self, reader: Reader, folder: Path, model: Path) -> None:
-        """`folder` is the token store, which was made for the reader's template, and `model` the reader's folder."""
-        tokens = TokenStore(folder, model, pairs=False, reading=reader.config.template)
+    def __init__(self, reader: Reader, single: Template, questions: Tokens, passages: Tokens) -> None:
+        """`single` is the template of one text, of the reader's tokenizer. The texts are those of the reader's own
+        template (`components.data.reading`)."""
         before = [QUESTION, CONTEXT] if reader.config.template is None else ["", ""]  # a template's are in the store
         question, context = reader.tokenizer(before, add_special_tokens=False)["input_ids"]
-        single = tokens.template
         self._template: Template = single._replace(
             pair_before=[*single.before, *question], pair_between=context, pair_after=single.after, segments=False
         )
-        self._texts, self._limit = (tokens.queries, tokens.documents), reader.config.passage_tokens
+        self._texts, self._limit = (questions, passages), reader.config.passage_tokens
+
+    @classmethod
+    def stored(cls, reader: Reader, folder: Path, model: Path) -> Self:
+        """Open the token store `folder`, which must fit the reader's template. `model` is the reader's folder."""
+        tokens = TokenStore(folder, model, pairs=False, reading=reader.config.template)
+        return cls(reader, tokens.template, tokens.queries, tokens.documents)
 
     def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """Return the lengths (P,) of pairs, which are rows (P, 2) of the question and the passage."""
+        """Return the lengths of pairs, which are rows (P, 2) of a question and a passage: (P,)."""
         return self._template.pair_lengths(*self._texts, pairs, self._limit)
 
     def batch(self, pairs: np.ndarray) -> Batch:
@@ -157,10 +160,10 @@ def answer_questions(
     batch_tokens: int,
     device: Any,
 ) -> list[str]:
-    """Answer questions, each given as rows (P, 2) of itself and its passages. A question without passages gets an empty
-    answer.
+    """Answer questions. Each question is rows (P, 2) of the question and its passages.
 
-    Questions are read together if all their passages have at most `batch_tokens` tokens.
+    A question without passages gets an empty answer. Questions share a batch if all their passages together have at
+    most `batch_tokens` tokens.
     """
     answers = [""] * len(questions)
     with_passages = [i for i, pairs in enumerate(questions) if len(pairs)]

@@ -1,4 +1,4 @@
-"""Models as this project writes them and reads them again: weights, tokenizer, what describes them to others."""
+"""Saving and loading of models: weights, tokenizer, and descriptions for other libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Config)
 
 
 def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a loader raise Damaged if a file of the folder is cut or lost."""
+    """Make a loader raise Damaged if a file of the folder is truncated or missing."""
 
     @functools.wraps(load)
     def loaded(folder: Path, *arguments: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(folder: Path) -> None:
-    """Raise Damaged if a file of a saved model is cut or lost."""
+    """Raise Damaged if a file of a saved model is truncated or missing."""
     _check_there(folder, MODEL_CONFIG)
     for tower in {tokenizer_file(folder).parent, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILES[0]}"))}:
         _check_there(tower, TOKENIZER_FILES[0])
@@ -58,9 +58,9 @@ def check(folder: Path) -> None:
 
 
 def _check_there(folder: Path, *names: str) -> None:
-    """Raise Damaged if a folder has none of some files."""
+    """Raise Damaged if a folder has none of these files."""
     if not any((folder / name).is_file() for name in names):
-        raise Damaged(f"{folder}: no {names[0]}", folder)
+        raise Damaged(f"{folder}: there is no {names[0]}", folder)
 
 
 def load_config(kind: type[C], folder: Path) -> C:
@@ -93,7 +93,7 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
 def load_language_model(folder: Path, auto: Any) -> Any:
     """Load a language model that `save_tower` wrote. `auto` is the Hugging Face class to load it with."""
     saved = adapter_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
-    return saved or _whole(auto, folder, unused=".pooler.")  # of an encoder with a decoder made of it
+    return saved or _whole(auto, folder, unused=".pooler.")  # an encoder with a decoder made from it lacks the pooler
 
 
 @_of_folder
@@ -111,25 +111,27 @@ def load_masked_language_model(folder: Path) -> Any:
 def _whole(auto: Any, folder: Path, *, unused: str | None = None, **options: Any) -> Any:
     """Load a model that `save_tower` wrote.
 
-    Damaged if its file lacks weights, which would be random numbers. Weights with `unused` in their names may be
-    missing.
+    Raise Damaged if weights are missing, which would be random numbers. Weights with `unused` in their names may be
+    missing. If None, none may.
     """
     model, report = pretrained.load(auto, str(folder), **options)
     if wrong := sorted(name for name, *_ in report["mismatched_keys"]):
-        raise Damaged(f"{folder}: weights of {wrong[0]} that do not fit its config.json", folder)
+        raise Damaged(f"{folder}: the weights of {wrong[0]} do not match config.json", folder)
     if lacking := sorted(name for name in report["missing_keys"] if unused is None or unused not in name):
-        raise Damaged(f"{folder}: no weights of {lacking[0]}", folder)
+        raise Damaged(f"{folder}: the weights of {lacking[0]} are missing", folder)
     return model
 
 
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
-    """Write a Hugging Face model with its tokenizer, and `limit` as the length at which sentence-transformers cuts. Of
-    one with an adapter what is frozen is left out."""
+    """Write a Hugging Face model with its tokenizer. `limit` is the length at which sentence-transformers cuts texts.
+
+    Of a model with an adapter, only the trained weights are written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if adapters.has_adapter(model):
         adapters.save(model, folder)
     elif adapters.has_adapted_layers(model):
-        raise ValueError(f"{folder}: an adapter stands over a part of the model, and would be lost")
+        raise ValueError(f"{folder}: a part of the model has an adapter, which would be lost. Merge it first.")
     else:
         model.save_pretrained(str(folder))
     source = tokenizer_file(tokenizer_from).parent
@@ -140,8 +142,7 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
 
 
 def save_modules(folder: Path, modules: list[tuple[str, str]], description: dict[str, Any], config: Pretrained) -> None:
-    """Write a model's description: for sentence-transformers its modules and `description`, for this project its
-    config.
+    """Write a model's config for this project, and its modules and `description` for sentence-transformers.
 
     `modules` are pairs of folder and class.
     """
@@ -158,13 +159,13 @@ def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
 
 
 def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
-    """Load the parameters that `save_weights` wrote. Damaged if they belong to another module."""
+    """Load the parameters that `save_weights` wrote. Raise Damaged if names or shapes differ."""
     with naming_damage(path):
         weights = {name.removeprefix(prefix): value for name, value in load_file(path).items()}
     shapes, expected = (
         {name: list(value.shape) for name, value in tensors.items()} for tensors in (weights, module.state_dict())
     )
     if shapes != expected:
-        raise Damaged(f"{path}: weights of the shapes {shapes}, and {expected} by the folder's configs", path)
-    if not next(module.parameters()).is_meta:  # else only whether all fits is checked
+        raise Damaged(f"{path}: the weights have the shapes {shapes}, but the folder's configs say {expected}", path)
+    if not next(module.parameters()).is_meta:  # a module without memory is only for checks
         module.load_state_dict(weights)

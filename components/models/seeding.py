@@ -1,4 +1,4 @@
-"""Torch's random numbers, for what is new in a model."""
+"""Seeding of torch's random numbers for new weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside this block torch's random numbers come from `seed`; afterwards the generator is as it was before."""
+    """Seed torch's random numbers inside this block. Afterwards restore the generator's state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

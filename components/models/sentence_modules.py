@@ -1,8 +1,8 @@
-"""What a folder of sentence-transformers says of its model, in the terms of this project's configs.
+"""Reader of sentence-transformers folders: it translates their modules into this project's configs.
 
-Such a folder lists modules that a text goes through: a Transformer, a Pooling, perhaps a Dense, which a LayerNorm may
-follow, and a Normalize; a Router has a list for each side. Every part is read or refused by name, so that no model is
-taken for another.
+Such a folder lists the modules that process a text: a Transformer, a Pooling, and optionally a Dense, a LayerNorm after
+the Dense, and a Normalize. A Router has a list for each side. A module or setting that this project does not support is
+refused by name, so that no model is misread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparring.components.models.configs import BASE, MODULES, CrossEncoderConfig
 from sparring.components.models.maxsim import CODE, MODULE
 
 WEIGHTS = "model.safetensors"
-"""The file with the weights of a Dense module."""
+"""File with the weights of a Dense module."""
 
 SIDES = ("query", "document")
 _ORDER = ["Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"]
@@ -30,29 +30,29 @@ _POOLING_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""The keys that older folders have instead of `pooling_mode`."""
+"""Keys of older folders, which have no `pooling_mode`, with the mode that each means."""
 _TRANSFORMER_CONFIGS = [
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 _POOLINGS = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
-"""What our configs call theirs."""
+"""Our names of pooling modes, by the names in sentence-transformers."""
 _POOLING_OF_RANKERS = {"cls": "first", "mean": "mean", "last": "last"}
-"""What our configs call the pooling before a linear layer."""
+"""A ranker's names of the pooling before a linear layer, by a retriever's names."""
 _NO_LIMIT = 10**6
-"""A tokenizer whose limit is not known has a far greater number."""
+"""Limit from which a tokenizer's maximum length means that it is unknown."""
 
 
 class Found(NamedTuple):
-    """Where the parts of a model lie in its folder, and the values of our config that the folder decides."""
+    """The places of a model's parts in its folder, and the values of our config that the folder determines."""
 
     encoders: dict[str, str]
-    """The folder of each tower's encoder: of `shared`, or of `query` and `document`."""
+    """Folder of each tower's encoder, by `shared`, or by `query` and `document`."""
     projections: dict[str, str]
-    """The file with the weights of each projection or head, by the same names."""
+    """File with the weights of each projection or head, by the same names."""
     values: dict[str, Any]
     norms: dict[str, str] = {}
-    """The file with the weights of each projection's layer normalization."""
+    """File with the weights of each projection's layer normalization, by the same names."""
 
 
 class _Module(NamedTuple):
@@ -61,9 +61,9 @@ class _Module(NamedTuple):
 
 
 def retriever(source: DualEncoderConfig) -> Found | None:
-    """Read the retriever in a folder. Return None if the folder lists no modules, such as that of an encoder alone.
+    """Read the retriever in a folder. Return None if the folder lists no modules, such as the folder of an encoder.
 
-    UserError names what a `DualEncoder` does not have, and a prompt that `source` does not state.
+    Raise UserError for a part that `DualEncoder` does not support, and for a prompt that `source` does not state.
     """
     modules = _modules(source)
     if modules is None:
@@ -75,21 +75,21 @@ def retriever(source: DualEncoderConfig) -> Found | None:
     if cut is not None and named not in (None, "cosine") and any("Normalize" in parts for parts in sides.values()):
         _refuse(
             source,
-            f"its vectors are cut to {cut} numbers (truncate_dim) after Normalize and compared by {named}",
-            "compared by cosine",
+            f"its vectors are cut to {cut} numbers (truncate_dim) after Normalize, and compared by {named}",
+            "this only with cosine",
         )
     encoders = {side: parts["Transformer"].path for side, parts in sides.items()}
     if len(sides) > len(set(encoders.values())):
         _refuse(
             source,
-            "queries and documents have one Transformer and other modules after it",
-            "one list of modules, or a Transformer for each side",
+            "queries and documents share a Transformer, but have different modules after it",
+            "a single list of modules, or a Transformer for each side",
         )
     limits = {side: _limit(source, parts["Transformer"].path, "feature-extraction") for side, parts in sides.items()}
     dense = {side: parts["Dense"].path for side, parts in sides.items() if "Dense" in parts}
     norms = {side: parts["LayerNorm"].path for side, parts in sides.items() if "LayerNorm" in parts}
     if norms.keys() - dense.keys():
-        _refuse(source, "a LayerNorm without a Dense before it", "both, or none")
+        _refuse(source, "it has a LayerNorm without a Dense before it", "both of them, or neither")
     dense_configs = {side: _dense(source, path, bias=True if side in norms else None) for side, path in dense.items()}
     widths = {side: config["out_features"] for side, config in dense_configs.items()}
     biases = [
@@ -112,7 +112,7 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         "share": ["projection"] if shared else [],
         "truncate": cut,
     }
-    # What has no place in the folder of sentence-transformers, where we wrote it.
+    # Values that sentence-transformers has no place for. If we wrote the folder, they are in our config.
     saved = _json(source, MODEL_CONFIG) or {}
     if saved.get("kind") == source.kind:
         if values["towers"] == "shared" and values["document_tokens"] == saved["document_tokens"]:
@@ -125,18 +125,18 @@ def retriever(source: DualEncoderConfig) -> Found | None:
 def ranker(source: CrossEncoderConfig) -> Found | None:
     """Read the ranker in a folder. Return None for an encoder or a retriever, whose encoder gets a new head.
 
-    UserError names what a `CrossEncoder` does not have.
+    Raise UserError for a part that `CrossEncoder` does not support.
     """
     modules = _modules(source)
     if modules is None or (_json(source, _ABOUT) or {}).get("model_type") != "CrossEncoder":
         return None
     settings = _about(source, "CrossEncoder")
     if any((settings.get("prompts") or {}).values()):
-        _refuse(source, "the ranker puts prompts before its texts", "a ranker without prompts")
+        _refuse(source, "this ranker puts prompts before its texts", "rankers without prompts")
     if [module.kind for module in modules] == ["Transformer"]:
         labels = pretrained.huggingface_config(source).num_labels
-        if labels != 1 and _json(source, BASE) is None:  # an adapter's base says nothing of the adapter's own head
-            _refuse(source, f"the ranker gives {labels} scores", "one score")
+        if labels != 1 and _json(source, BASE) is None:  # a base's config does not describe the adapter's head
+            _refuse(source, f"this ranker gives {labels} scores", "rankers that give one score")
         limit = _limit(source, modules[0].path, "sequence-classification")
         return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
     if [module.kind for module in modules] == ["Transformer", "LogitScore"]:
@@ -147,22 +147,23 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
     if [module.kind for module in modules] != ["Transformer", "Pooling", "Dense"]:
         _refuse(
             source,
-            f"the modules {listing(module.kind for module in modules)}",
-            "a sequence classifier, or Transformer, LogitScore, or Transformer, Pooling, Dense",
+            f"its modules are {listing(module.kind for module in modules)}",
+            "a sequence classifier, or the modules Transformer, LogitScore, or Transformer, Pooling, Dense",
         )
     transformer, pooling, head = modules
     limit = _limit(source, transformer.path, "feature-extraction")
     pooled_by = _POOLING_OF_RANKERS[_pooling(source, pooling, prompted=False)]
     if (outputs := _dense(source, head.path, bias=True)["out_features"]) != 1:
-        _refuse(source, f"{head.path} gives {outputs} scores", "one score")
+        _refuse(source, f"{head.path} gives {outputs} scores", "rankers that give one score")
     values = {"pooling": pooled_by, "pair_tokens": limit, "template": _saved_template(source)}
     return Found({"shared": transformer.path}, {"shared": f"{head.path}/{WEIGHTS}"}, values)
 
 
 def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Module) -> Found:
-    """Read the ranker of a causal language model and the logits of one or two tokens.
+    """Read a ranker made from a causal language model that scores by the logits of one or two tokens.
 
-    UserError if it reads pairs by a chat template and the config has no `template`, or if the config has other tokens.
+    Raise UserError if it reads pairs by a chat template and the config has no `template`, or if the config's tokens
+    differ.
     """
     limit = _limit(source, transformer.path, "text-generation", has_template=source.template is not None)
     settings, tokenizer = (
@@ -173,7 +174,8 @@ def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Modu
     named = {key: tokenizer.convert_ids_to_tokens(number) for key, number in numbers.items() if number is not None}
     for key, token in named.items():
         if getattr(source, key) not in (None, token):
-            _refuse(source, f"{key}: {getattr(source, key)}: the ranker has {token!r}", f"{token!r}, or null")
+            problem = f"the ranker's {key} is {token!r}, but the config has {getattr(source, key)!r}"
+            _refuse(source, problem, f"{token!r}, or null")
     return Found(
         {"shared": transformer.path},
         {},
@@ -182,7 +184,7 @@ def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Modu
 
 
 def _saved_template(source: CrossEncoderConfig) -> str | None:
-    """Return the template of pairs that a ranker of ours has in its tokenizer."""
+    """Return the template of pairs of a ranker that we wrote. Its tokenizer contains the template."""
     saved = _json(source, MODEL_CONFIG) or {}
     return saved.get("template") if saved.get("kind") == source.kind else None
 
@@ -191,22 +193,23 @@ _ABOUT = "config_sentence_transformers.json"
 
 
 def _refuse(source: Pretrained, problem: str, accepted: str) -> NoReturn:
-    raise UserError(f"model: {source.model}: {problem}; accepted: {accepted}", code="unsupported-model")
+    """Raise UserError with a problem of the model and the accepted values."""
+    raise UserError(f"model: {source.model}: {problem}. Sparring accepts {accepted}.", code="unsupported-model")
 
 
 def _json(source: Pretrained, name: str) -> Any:
-    """Read a JSON file of the model, or return None if there is no such file."""
+    """Read a JSON file of the model. Return None if there is no such file."""
     path = pretrained.file_of(source, name)
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"model: {source.model}: {name}: not JSON: {error}") from None
+        raise UserError(f"model: {source.model}: {name} is not valid JSON: {error}.") from None
 
 
 def _about(source: Pretrained, wanted: str) -> dict[str, Any]:
     settings = _json(source, _ABOUT) or {}
     if (kind := settings.get("model_type", wanted)) != wanted:
-        _refuse(source, f"the folder holds a {kind}", f"a {wanted}, or an encoder")
+        _refuse(source, f"the folder contains a {kind}", f"a {wanted}, or an encoder here")
     return settings
 
 
@@ -220,12 +223,16 @@ def _module(source: Pretrained, kind: str, path: str) -> _Module:
     if code is not None and code.read_bytes() == CODE.read_bytes():
         return _Module(kind.rsplit(".", 1)[1], path)
     if not kind.startswith("sentence_transformers."):
-        _refuse(source, f"the module {kind} is code of its own", f"sentence-transformers' {', '.join(_ORDER)}, Router")
+        _refuse(
+            source,
+            f"the module {kind} is custom code",
+            f"only these modules of sentence-transformers: {', '.join(_ORDER)}, Router",
+        )
     return _Module(kind.rsplit(".", 1)[1], path)
 
 
 def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Module]]:
-    """Return the modules that a text of each side goes through."""
+    """Return the modules that process the texts of each side, in order."""
     first, *after = modules
     if first.kind not in ("Router", "Asym"):
         return {"shared": modules}
@@ -233,28 +240,32 @@ def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Modul
     router = _json(source, f"{inside}router_config.json") or _json(source, f"{inside}config.json") or {}
     routes = router.get("structure", {})
     if set(routes) != set(SIDES) or router.get("parameters", {}).get("route_mappings"):
-        _refuse(source, f"a Router with the routes {listing(routes)}", "the routes query, document, without mappings")
+        _refuse(
+            source,
+            f"its Router has the routes {listing(routes)}",
+            "a Router with the routes query and document, without mappings",
+        )
     kinds = {name: _module(source, kind, f"{inside}{name}") for name, kind in router["types"].items()}
     chains = {side: [*(kinds[name] for name in routes[side]), *after] for side in SIDES}
     return {"shared": chains["query"]} if chains["query"] == chains["document"] else chains
 
 
 def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
-    """Return a side's modules by kind. UserError for modules that we do not have, or in another order."""
+    """Return a side's modules by kind. Raise UserError for unsupported modules, or for an unsupported order."""
     kinds = [module.kind for module in chain]
     if kinds[:2] != _ORDER[:2] or kinds != [kind for kind in _ORDER if kind in kinds]:
         _refuse(
             source,
-            f"the modules {listing(kinds)}",
-            "Transformer, Pooling, and after them one Dense, LayerNorm, Normalize",
+            f"its modules are {listing(kinds)}",
+            "Transformer and Pooling, followed by at most one Dense, LayerNorm and Normalize",
         )
     return dict(zip(kinds, chain, strict=True))
 
 
 def _same(source: Pretrained, kind: str, values: list[Any]) -> Any:
-    """Return the value that both sides share. UserError if they differ."""
+    """Return the value that both sides share. Raise UserError if they differ."""
     if len(set(values)) > 1:
-        _refuse(source, f"queries and documents differ in {kind}: {listing(values)}", "the same for both")
+        _refuse(source, f"queries and documents differ in {kind}: {listing(values)}", "only equal values for both")
     return values[0]
 
 
@@ -263,20 +274,20 @@ _OUTPUTS = {
     "sequence-classification": "scores",
     "text-generation": "causal_logits",
 }
-"""What sentence-transformers calls what a Transformer makes."""
+"""Names of a Transformer's output in sentence-transformers, by task."""
 
 
 def _limit(source: Pretrained, folder: str, task: str, *, has_template: bool = False) -> int | None:
-    """Return the length at which a Transformer cuts a text, or None if nothing says it.
+    """Return the length in tokens at which a Transformer cuts a text. Return None if the folder does not say.
 
-    `has_template`: the config has the template that the folder may have as a chat template.
+    With `has_template`, the config has a template, so a chat template in the folder is accepted.
     """
     inside = f"{folder}/" if folder else ""
     settings: dict[str, Any] = next(filter(None, (_json(source, inside + name) for name in _TRANSFORMER_CONFIGS)), {})
     modes = settings.get("modality_config", {"text": {}})
     if task == "text-generation" and "message" in modes and not has_template:
-        _refuse(source, "the ranker reads pairs by a chat template", "what it makes of a pair as `template` here")
-    text = modes.get("text", {"method": f"none for texts, but for {listing(modes)}"})
+        _refuse(source, "this ranker reads pairs by a chat template", "it only with the same template in `template`")
+    text = modes.get("text", {"method": f"none for texts, only for {listing(modes)}"})
     checks = {
         "transformer_task": (settings.get("transformer_task", "feature-extraction"), task),
         "modality_config.text.method": (text.get("method", "forward"), "forward"),
@@ -287,13 +298,13 @@ def _limit(source: Pretrained, folder: str, task: str, *, has_template: bool = F
     }
     for key, (value, accepted) in checks.items():
         if value != accepted:
-            _refuse(source, f"the Transformer has {key}: {value}", str(accepted))
+            _refuse(source, f"the Transformer has `{key}: {value}`", f"only `{key}: {accepted}`")
     tokenizer = pretrained.tokenizer(source, folder)
     if settings.get("do_lower_case") and tokenizer("The ÀÉ")["input_ids"] != tokenizer("the àé")["input_ids"]:
         _refuse(
             source,
-            "the Transformer has do_lower_case: true, and its tokenizer keeps capitals",
-            "a tokenizer that lowers them itself",
+            "the Transformer has `do_lower_case: true`, but its tokenizer keeps capitals",
+            "this only with a tokenizer that converts to lower case itself",
         )
     if settings.get("max_seq_length") is not None:
         return int(settings["max_seq_length"])
@@ -303,21 +314,21 @@ def _limit(source: Pretrained, folder: str, task: str, *, has_template: bool = F
 
 
 def _pooling(source: Pretrained, module: _Module, prompted: bool) -> str:
-    """Return how a Pooling makes a vector of a text."""
+    """Return our name of a Pooling's mode."""
     settings = _json(source, f"{module.path}/config.json") or {}
     modes = (
         settings.get("pooling_mode") or [mode for key, mode in _POOLING_MODES.items() if settings.get(key)] or "mean"
     )
     modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        _refuse(source, f"{module.path} pools by {listing(modes)}", "cls, mean or lasttoken")
+        _refuse(source, f"{module.path} pools by {listing(modes)}", "one of cls, mean and lasttoken")
     if prompted and not settings.get("include_prompt", True):
-        _refuse(source, f"{module.path} leaves out the prompt", "a Pooling over all tokens, or no prompts")
+        _refuse(source, f"{module.path} excludes the prompt from pooling", "a Pooling over all tokens, or no prompts")
     return _POOLINGS[modes[0]]
 
 
 def _dense(source: Pretrained, path: str, *, bias: bool | None) -> dict[str, Any]:
-    """Read the config of a Dense that is a plain linear layer, with or without a bias; None accepts both."""
+    """Read the config of a Dense, which must be a plain linear layer with or without `bias`. None accepts both."""
     settings: dict[str, Any] = _json(source, f"{path}/config.json") or {}
     biased = settings.get("bias", True)
     checks = {
@@ -328,14 +339,14 @@ def _dense(source: Pretrained, path: str, *, bias: bool | None) -> dict[str, Any
     }
     for key, (value, accepted) in checks.items():
         if value != accepted:
-            _refuse(source, f"{path} (Dense) has {key}: {value}", str(accepted))
+            _refuse(source, f"{path} (Dense) has `{key}: {value}`", f"only `{key}: {accepted}`")
     if pretrained.file_of(source, f"{path}/{WEIGHTS}") is None:
-        _refuse(source, f"{path} (Dense) has no {WEIGHTS}", "weights as safetensors")
+        _refuse(source, f"{path} (Dense) has no {WEIGHTS}", "weights in safetensors format")
     return settings
 
 
 def _similarity(source: DualEncoderConfig, parts: dict[str, _Module], settings: dict[str, Any]) -> str | None:
-    """Return how a folder's vectors are compared, or None if only the config says so."""
+    """Return the comparison of a folder's vectors. Return None if only the config states it."""
     if "Normalize" in parts:
         return "cosine"
     named = settings.get("similarity_fn_name")
@@ -343,14 +354,15 @@ def _similarity(source: DualEncoderConfig, parts: dict[str, _Module], settings: 
         return str(named)
     if source.similarity is None:
         raise UserError(
-            f"similarity: {source.model} compares vectors by {named or 'what its folder does not say'}; accepted: dot, "
-            "cosine"
+            f"similarity: the folder of {source.model} "
+            f"{f'names the unsupported {named}' if named else 'does not say how vectors are compared'}. Set "
+            "`similarity` to dot or cosine."
         )
     return None
 
 
 def _check_prompts(source: DualEncoderConfig, prompts: dict[str, str | None]) -> bool:
-    """Raise UserError if the folder has a prompt that the config lacks. Return whether there are prompts at all."""
+    """Raise UserError if the folder has a prompt that the config lacks. Return True if the config has prompts."""
     names = {"query": ["query"], "document": ["document", "passage", "corpus"]}
     stated = {"query": source.query_prompt, "document": source.document_prompt}
     for side, keys in names.items():
@@ -358,7 +370,7 @@ def _check_prompts(source: DualEncoderConfig, prompts: dict[str, str | None]) ->
         if prompt and not stated[side]:
             key = f"{side}_prompt"
             raise UserError(
-                f"{key}: {source.model} puts {prompt!r} before every {side}; say `{key}: {prompt!r}`",
+                f"{key}: {source.model} puts {prompt!r} before every {side}. Write `{key}: {prompt!r}`.",
                 code="unstated-prompt",
             )
     return any(stated.values())

@@ -1,4 +1,4 @@
-"""The shape of a pre-trained encoder, read from its config.json without torch: its parameters and its arithmetic."""
+"""The shape of a pre-trained encoder, read from its config.json without torch. It determines the model's cost."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,17 @@ from sparring.components.models.configs import DualEncoderConfig, Pretrained, lo
 
 
 def predicted_at_once(*, cuda: bool) -> int:
-    """Tokens that a masked language model predicts together. A score for each token of the vocabulary, and its
-    gradient, take more memory than all else; each such part has a gradient of the vocabulary's matrix, which is added
-    to the others' in the precision of its products."""
+    """Return the number of tokens that a masked language model predicts at a time.
+
+    The scores of the whole vocabulary and their gradients take more memory than anything else, so predictions are made
+    in parts. Each part has a gradient of the vocabulary's matrix. These gradients are summed in the precision of the
+    products, so there should be few parts.
+    """
     return 4096 if cuda else 1024
 
 
 class ModelShape(NamedTuple):
-    """An encoder as far as its cost depends on it."""
+    """The properties of an encoder that its cost depends on."""
 
     layers: int
     width: int
@@ -27,21 +30,23 @@ class ModelShape(NamedTuple):
     """Width of the feed-forward part of a layer."""
     vocabulary: int
     read: bool = True
-    """Whether it was read; False for an assumption."""
+    """True if the shape was read from a file, and False if it is assumed."""
 
     @property
     def parameters(self) -> int:
-        """Weights: token embeddings, 512 positions, and the four square and two oblong matrices of each layer."""
+        """Number of weights in token embeddings, 512 position embeddings and the matrices of all layers."""
         return (self.vocabulary + 512) * self.width + self.layers * self.weights_per_layer
 
     @property
     def weights_per_layer(self) -> int:
-        """Weights of a layer's matrix products."""
+        """Number of weights in a layer's matrices: four square ones, and two of the feed-forward part."""
         return 4 * self.width**2 + 2 * self.width * self.middle
 
     def operations(self, lengths: np.ndarray) -> float:
-        """Floating-point operations of a forward pass over texts of these lengths, without padding: as
-        `components.compute.roofline.MatrixProducts` counts them in a model that is open."""
+        """Count the floating-point operations of a forward pass over texts of these lengths, without padding.
+
+        `components.compute.roofline.MatrixProducts` gives the same count for a loaded model.
+        """
         lengths = np.asarray(lengths, np.float64)
         return float(
             self.layers * (2.0 * self.weights_per_layer * lengths.sum() + 4.0 * self.width * np.square(lengths).sum())
@@ -50,13 +55,13 @@ class ModelShape(NamedTuple):
 
 BASE = ModelShape(12, 768, 3072, 30_522, read=False)
 LARGE = ModelShape(24, 1024, 4096, 30_522, read=False)
-"""BERT's two sizes (Devlin et al., 2019, section 3), for a model of the hub that is not here."""
+"""Shapes of BERT's two sizes (Devlin et al., 2019, section 3), assumed for hub models that are not on this machine."""
 
 
 def shape_of(config: Pretrained) -> ModelShape:
-    """Return the shape of the model that a config names, with the layers that it keeps.
+    """Return the shape of the model that a config names, with the layers that the config keeps.
 
-    For a model that is not on this machine, return BERT's large shape if the name says large, else BERT's base.
+    For a model that is not on this machine, return BERT-large's shape if the name contains "large", else BERT-base's.
     """
     try:
         folder = Path(locate_model(config.model))
@@ -72,9 +77,9 @@ def shape_of(config: Pretrained) -> ModelShape:
 
 
 def dimensions_of(config: Any) -> int | None:
-    """Return the dimensions of a retriever's vectors.
+    """Return the number of dimensions of a retriever's vectors.
 
-    Return None if its folder does not say so plainly, as for a model that is not on this machine.
+    Return None if its files do not tell, for example for a model that is not on this machine.
     """
     if not isinstance(config, DualEncoderConfig):
         return None
@@ -88,13 +93,13 @@ def dimensions_of(config: Any) -> int | None:
         kinds = {module["type"].rpartition(".")[2] for module in read_json(modules)} if modules.is_file() else set()
         cut = settings.is_file() and read_json(settings).get("truncate_dim")
         shape = shape_of(config)
-    except (UserError, ValueError, TypeError, KeyError, AttributeError):  # damaged, which its reader says
+    except (UserError, ValueError, TypeError, KeyError, AttributeError):  # a damaged folder is reported when it is read
         return None
     return shape.width if shape.read and not cut and kinds <= {"Transformer", "Pooling", "Normalize"} else None
 
 
 def _cached(config: Pretrained) -> list[Path]:
-    """Return the config.json of a model of the hub, if it was downloaded before."""
+    """Return the config.json of a hub model, if it was downloaded before."""
     from huggingface_hub import try_to_load_from_cache
 
     if "/" not in config.model and not config.model.replace("-", "").replace(".", "").isalnum():
@@ -104,7 +109,7 @@ def _cached(config: Pretrained) -> list[Path]:
 
 
 def _read(config: dict[str, Any]) -> ModelShape | None:
-    """Read the shape from a config.json of BERT's kind, DistilBERT's or T5's. None for any other file of that name."""
+    """Read the shape from a config.json with the keys of BERT, DistilBERT or T5. Return None for any other file."""
     width = config.get("hidden_size") or config.get("dim") or config.get("d_model")
     layers = config.get("num_hidden_layers") or config.get("n_layers") or config.get("num_layers")
     if not width or not layers:

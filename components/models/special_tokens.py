@@ -1,7 +1,7 @@
-"""What a tokenizer puts around texts, where a model's recipe wants other than the tokenizer's own.
+"""Changes to the special tokens that a tokenizer puts around texts.
 
-It goes into the tokenizer itself, so that the token store, the template of special tokens and every library that loads
-an exported model see the same: nothing is appended twice or forgotten.
+The changes are made in the tokenizer itself. The token store, the template of special tokens and every library that
+loads an exported model then agree, and no token is added twice or forgotten.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from sparring.components.models.configs import PAIR
 
 
 def pad_with_any(tokenizer: Any) -> None:
-    """Give a tokenizer without a padding token one: the end of a text, as RepLLaMA's code has it (Llama and Mistral
-    have none). Which one it is does not matter, since padding is masked."""
+    """Give a tokenizer without a padding token, such as Llama's or Mistral's, the end-of-text token for padding.
+
+    RepLLaMA's code does the same. The choice has no effect, because padding is masked.
+    """
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
 
 
 def ended_by(tokenizer: Any, token: str) -> Any:
-    """Return the tokenizer with a token after every text, or the same tokenizer if it has that token already."""
+    """Return the tokenizer with a token after every text. If it adds this token already, return it unchanged."""
     number, current = token_id(tokenizer, token, key="end_token"), Template.of(tokenizer)
     if current.after[-1:] == [number]:
         return tokenizer
@@ -36,10 +38,10 @@ def ended_by(tokenizer: Any, token: str) -> Any:
 
 
 def reading_pairs_by(tokenizer: Any, template: str) -> Any:
-    """Return the tokenizer with `template` for pairs, after the tokens that it puts before every text.
+    """Return the tokenizer with `template` for pairs. Tokens that it puts before every text come before the template.
 
-    The tokens are those of the whole text read at once, except where tokens would grow together across the end of a
-    text. If the tokenizer takes a space before a word as a part of the word, so do texts after a space in the template.
+    The tokens are those of the filled template, except that no token crosses the end of a text. If the tokenizer treats
+    a space before a word as part of the word, this also holds for a text after a space in the template.
     """
     current = Template.of(tokenizer)
     before, _, rest = template.partition("{query}")
@@ -65,32 +67,31 @@ def reading_pairs_by(tokenizer: Any, template: str) -> Any:
 
 
 def token_id(tokenizer: Any, token: str, *, key: str) -> int:
-    """Return the id of a token. UserError, which names the config's `key`, if the vocabulary has no such token."""
+    """Return the id of a token. If the vocabulary does not have it, raise UserError, which names the config's `key`."""
     number = tokenizer.get_vocab().get(token)
     if number is None:
         parts = tokenizer.convert_ids_to_tokens(tokenizer(token, add_special_tokens=False)["input_ids"])
         raise UserError(
-            f"{key}: {token!r} is no single token of the model's vocabulary, but {' '.join(parts)}; "
-            "accepted: one token as the vocabulary has it",
+            f"{key}: {token!r} is not a single token of the model's vocabulary, but {' '.join(parts)}. Write a token "
+            "in the vocabulary's spelling.",
             code="not-one-token",
         )
     return int(number)
 
 
 def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
-    """Raise UserError if a tokenizer does not separate the texts of a pair, or leaves no room for them in `limit`
-    tokens.
-    """
+    """Raise UserError if a tokenizer does not separate the texts of a pair, or if `limit` leaves no room for them."""
     current = Template.of(tokenizer)
     if not current.pair_between:
         raise UserError(
-            f"template: the tokenizer of {model} puts nothing between the texts of a pair; accepted: a "
-            f"template such as {PAIR!r}"
+            f"template: the tokenizer of {model} puts nothing between the texts of a pair. Set a template such as "
+            f"{PAIR!r}."
         )
     special = len(current.pair_before) + len(current.pair_between) + len(current.pair_after)
     if limit < special + 2:
         raise UserError(
-            f"pair_tokens: {limit}: {special} are around the texts of a pair; accepted: more than {special + 1}"
+            f"pair_tokens: got {limit}, but {special} special tokens are around the texts of a pair. Use at least "
+            f"{special + 2}."
         )
 
 
@@ -99,8 +100,8 @@ def _with_around(
 ) -> Any:
     """Return a tokenizer with these tokens before and after a text, and before, between and after a pair.
 
-    It is of the class that takes its file as it is: those of models (Qwen's, Llama's) put parts of their own in place
-    of the file's when they load it.
+    The result is a `PreTrainedTokenizerFast`, which uses its file unchanged. Classes of models (Qwen's, Llama's)
+    replace parts of the file when they load it.
     """
     runs = {"before": before, "after": after, **dict(zip(("first", "between", "last"), pair, strict=True))}
     special = [

@@ -1,1 +1,1 @@
-"""Reciprocal nearest neighbours, reranking by them, and evidence-based label smoothing."""
+"""Code for reciprocal nearest neighbours, reranking by them, and evidence-based label smoothing."""

@@ -1,14 +1,14 @@
-"""Similarity by reciprocal nearest neighbours within a ranking context (Zerveas et al., 2023, section 3.1 and Appendix
-A.1).
+"""Similarity by reciprocal nearest neighbours within a ranking context.
 
-The context of a query has M = N + 1 elements: the query, then its N candidates. Two elements are reciprocal neighbours
-if each is among the nearest of the other; they are similar if they have the same neighbours. All of this is algebra on
-the `(B, M, M)` inner products of a batch of B contexts. Shorter contexts are padded; `mask` is False at the padding.
+The method is from Zerveas et al. (2023), section 3.1 and Appendix A.1. The context of a query has M = N + 1 elements:
+the query, then its N candidates. Two elements are reciprocal neighbours if each is among the nearest of the other. They
+are similar if they have the same neighbours. All of this is algebra on the `(B, M, M)` inner products of a batch of B
+contexts. Shorter contexts are padded, and `mask` is False at the padding.
 
-The nearest elements are all that are at least as similar as the k-th (Eq. 3), so equal ones are taken together and the
-order of the candidates changes nothing. An element always is its own neighbour, even if a longer vector has a larger
-inner product with it, and does not count towards k (as in the paper's Figure 1 and the public code). Two elements
-without common neighbours have similarity 0, also if they have no neighbours at all.
+The nearest elements are all that are at least as similar as the k-th (Eq. 3). Equally similar elements are therefore
+treated alike, and the order of the candidates does not matter. An element always is its own neighbour, even if a longer
+vector has a larger inner product with it, and does not count towards k (as in the paper's Figure 1 and the public
+code). Two elements without common neighbours have similarity 0, even if they have no neighbours at all.
 """
 
 from __future__ import annotations
@@ -28,59 +28,61 @@ Weight = Literal["linear", "exp", "expm1"]
 
 
 class NeighboursConfig(Config):
-    """How similar two elements of a ranking context are.
+    """Similarity of two elements of a ranking context.
 
-    The defaults are the paper's definitions and its values for TAS-B on MS MARCO (Table 5), except for the mixture.
-    The paper mixes inner products of about 100, as they are, with `mix: 0.451`. On vectors of another length those
-    numbers do something else. So the defaults mix inner products in the range from 0 to 1, with the weight that was
-    best on the dev queries of SQuAD and of the documentation. `geometric: none` with `mix: 0.451` is the paper's
-    mixture.
+    The defaults are the paper's definitions and its values for TAS-B on MS MARCO (Table 5), except for the mixture. The
+    paper mixes inner products of about 100 without normalising them, with `mix: 0.451`. The effect of that weight
+    depends on the length of the vectors. Therefore the defaults normalise inner products to the range from 0 to 1, with
+    the best weight on the dev queries of SQuAD and of the documentation. The paper's mixture is `geometric: none` with
+    `mix: 0.451`.
 
-    The public code has `extension: released` and `row_sums: one`, and if its weights are not linear, `weight: expm1`
-    with `sharpness: 2.4`. It allows negative weights; here they are 0.
+    The public code has `extension: released` and `row_sums: one`. If its weights are not linear, it has `weight: expm1`
+    with `sharpness: 2.4`. It allows negative weights, which are 0 here.
     """
 
     k: int = Field(21, ge=1)
-    """Number of nearest neighbours of an element, itself not counted (Eq. 3)."""
+    """Number of nearest neighbours of an element, not counting itself (Eq. 3)."""
     k_exp: int = Field(3, ge=1)
-    """Local query expansion: an element's neighbour weights become the mean over its `k_exp` nearest elements, itself
-    counted (Eq. 8). 1 switches it off."""
+    """Number of nearest elements, including itself, whose neighbour weights are averaged for an element: local query
+    expansion (Eq. 8). 1 switches it off."""
     tau: float = Field(0.0, ge=0, le=1)
-    """Extension of the neighbour set (Eq. 5): where most of a neighbour's own tau k reciprocal neighbours are
-    neighbours already, the rest of them become neighbours too. tau k is rounded; 0 switches it off."""
+    """Factor of `k` for the extension of the neighbour set (Eq. 5): if most of a neighbour's own tau k reciprocal
+    neighbours already are neighbours, the rest of them become neighbours too. tau k is rounded. 0 switches it off."""
     mix: float = Field(0.7, ge=0, le=1)
-    """Weight of the geometric similarity, the paper's lambda (Eq. 1): 1 uses the inner product alone, 0 the neighbours
-    alone."""
+    """Weight of the geometric similarity, lambda in the paper (Eq. 1). 1 means the inner product alone, 0 the
+    neighbours alone."""
     geometric: Normalise = "max-min"
-    """How a query's inner products are normalised before they are mixed. `max-min`: from 0 to 1, the range of the
-    Jaccard similarity (Eq. 13), so that `mix` means the same whatever the length of the vectors. `std`: from 0, in
-    standard deviations (Eq. 14). `none`: not at all, as in the paper. Inner products of about 100 then leave only
-    nearly equal candidates to the neighbours, and cosines leave them most of the order."""
+    """Normalisation of a query's inner products before they are mixed. `max-min`: from 0 to 1, the range of the Jaccard
+    similarity (Eq. 13), so that `mix` means the same for vectors of any length. `std`: from 0, in standard deviations
+    (Eq. 14). `none`: not normalised, as in the paper. With `none`, inner products of about 100 let the neighbours
+    decide between nearly equal candidates only, and cosines let them decide most of the order."""
     weight: Weight = "linear"
     """Weight of a neighbour with inner product s (Eq. 7). `linear`: s. `exp`: `e^(p s)`. `expm1`: `e^(p s) - 1`. With
-    `linear` and `expm1` a neighbour with a negative inner product weighs 0."""
+    `linear` and `expm1`, a neighbour with a negative inner product has weight 0."""
     sharpness: float = Field(1.0, gt=0)
-    """p in the two exponential weights."""
+    """The factor p in the two exponential weights."""
     row_sums: Literal["free", "one"] = "free"
-    """`one` divides an element's weights by their sum, as the public code does. Eq. 7 does not: `free`."""
+    """Sum of an element's weights. `one`: they are divided by their sum, as in the public code. `free`: they are not
+    divided, as in Eq. 7."""
     extension: Literal["paper", "released"] = "paper"
-    """When a neighbour's own neighbours are taken in. `paper`: at least two thirds of its tau k nearest are neighbours
-    already (Eq. 5). `released`: more than two thirds of its tau (k + 1) + 1 nearest are."""
+    """Condition for adding a neighbour's own neighbours. `paper`: at least two thirds of its tau k nearest already are
+    neighbours (Eq. 5). `released`: more than two thirds of its tau (k + 1) + 1 nearest are."""
 
     def extension_k(self) -> int:
-        """Number of nearest elements that the extension looks at; 0 without an extension."""
+        """Return the number of nearest elements for the extension of the neighbour set, or 0 without an extension."""
         if self.tau == 0:
             return 0
         return round(self.tau * self.k) if self.extension == "paper" else round(self.tau * (self.k + 1)) + 1
 
 
 def scores(queries: Tensor, documents: Tensor, config: NeighboursConfig, mask: Tensor | None = None) -> Tensor:
-    """Return the similarity (B, N) of each query to its own candidates (Eq. 1), by which a retrieved list is reranked.
+    """Return the similarity (B, N) of each query to its own candidates (Eq. 1), for reranking.
 
-    `queries` are (B, d), `documents` (B, N, d). `mask` (B, N) is False at padding, which changes no other score and
-    whose own scores are meaningless.
+    `queries` are (B, d), `documents` (B, N, d). `mask` (B, N) is False at padding. Padding has meaningless scores and
+    does not change other scores.
 
-    The second and the third candidate are as near to the query, but only the second is a neighbour of the first:
+    The second and the third candidate are equally similar to the query, but only the second is a neighbour of the
+    first:
 
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0], [0.5, 1.0], [0.5, -1.0]]])
@@ -94,8 +96,9 @@ def scores(queries: Tensor, documents: Tensor, config: NeighboursConfig, mask: T
 
 
 def inner_products(queries: Tensor, documents: Tensor) -> Tensor:
-    """Return the inner products (B, M, M) of all elements of each context, from query (B, d) and document vectors (B,
-    N, d).
+    """Return the inner products (B, M, M) of all elements of each context.
+
+    `queries` are (B, d), `documents` (B, N, d).
 
     >>> import torch
     >>> inner_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0], [0.0, 2.0]]]))
@@ -110,7 +113,9 @@ def inner_products(queries: Tensor, documents: Tensor) -> Tensor:
 
 
 def element_mask(products: Tensor, candidates: Tensor | None) -> Tensor:
-    """Return False at padding (B, M), from the mask (B, N) of the candidates, or None if there is no padding.
+    """Return the mask (B, M) of all elements, which is False at padding.
+
+    `candidates` is the mask (B, N) of the candidates, or None if there is no padding.
 
     >>> import torch
     >>> element_mask(torch.zeros(1, 3, 3), torch.tensor([[True, False]]))
@@ -123,13 +128,13 @@ def element_mask(products: Tensor, candidates: Tensor | None) -> Tensor:
 
 
 ROUNDING = 1e-6
-"""Products that differ by less than this share of an element's own are equal but for rounding, as those of copies."""
+"""Share of an element's product with itself. Products that differ by less are taken as equal except for rounding."""
 
 
 def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
-    """Return the weight (B, M, M) of every element in the neighbourhood of each element: the rows are v of Eq. 8.
+    """Return the weight (B, M, M) of every element in the neighbourhood of each element. Rows are v of Eq. 8.
 
-    The first two elements are the nearest of each other; the third is nearest to no one:
+    The first two elements are the nearest of each other. The third is nearest to neither:
 
     >>> import torch
     >>> products = inner_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
@@ -138,7 +143,7 @@ def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Ten
              [1., 1., 0.],
              [0., 0., 1.]]])
     """
-    # An element's own column is infinite: it is its own nearest. Padding is farthest.
+    # An element is its own nearest, and padding is farthest.
     reach = products.masked_fill(~mask[:, None], -math.inf)
     reach.diagonal(dim1=-2, dim2=-1).fill_(math.inf)
     farthest = products.shape[-1] - 1
@@ -146,8 +151,9 @@ def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Ten
     best = reach.topk(min(max(config.k, config.extension_k(), config.k_exp - 1), farthest) + 1).values
 
     def nearest(count: int) -> Tensor:
-        """Return (B, M, M) True where the column is the row itself or among its `count` nearest elements (Eq. 3).
-        Elements as near as the last of these count too.
+        """Return True (B, M, M) if a column is the row itself or among its `count` nearest elements (Eq. 3).
+
+        Elements that are as near as the last of these count too.
         """
         return (reach >= best[..., min(count, farthest), None] - rounding) & mask[:, None]
 
@@ -162,27 +168,27 @@ def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Ten
 
 
 def _mutual(nearest: Tensor) -> Tensor:
-    """Reciprocal neighbours, R of Eq. 4."""
+    """Return the reciprocal neighbours, R of Eq. 4."""
     return nearest & nearest.mT
 
 
 def _extended(neighbours: Tensor, closest: Tensor, config: NeighboursConfig) -> Tensor:
-    """R* of Eq. 5: the neighbours, and the closest ones of each neighbour most of whose closest are neighbours too."""
+    """Return R* of Eq. 5: the neighbours, and the closest of each neighbour if most of them are neighbours already."""
     counted = closest.float()
-    # Counts are exact in float32, and so is comparing three times the one with twice the other.
+    # Counts are exact in float32, and so is a comparison of integers instead of shares.
     shared, size = 3 * (neighbours.float() @ counted), 2 * counted.sum(-1)[:, None]
     trusted = neighbours & (shared >= size if config.extension == "paper" else shared > size)
     return neighbours | (trusted.float() @ counted > 0)
 
 
 def _weights(products: Tensor, neighbours: Tensor, config: NeighboursConfig) -> Tensor:
-    """v' of Eq. 7, up to a factor that the whole context shares and that cancels in `jaccard`."""
+    """Return v' of Eq. 7, up to a common factor of the whole context, which `jaccard` cancels."""
     if config.weight == "linear":
         weights = products.clamp_min(0)
     else:
         power = config.sharpness * (products.clamp_min(0) if config.weight == "expm1" else products)
-        # Divided by the largest weight, as inner products may be in the hundreds. If rows are divided by their sums, by
-        # the row's own largest: otherwise all weights of a short vector would be 0 beside those of a long one.
+        # Divide by the largest weight, as inner products may be in the hundreds. If each row is divided by its sum, use
+        # the row's largest weight. With the context's, all weights of a short vector could become 0.
         axes = (-1,) if config.row_sums == "one" else (-2, -1)
         weights = (power - power.masked_fill(~neighbours, -math.inf).amax(axes, keepdim=True)).exp()
         if config.weight == "expm1":
@@ -194,7 +200,7 @@ def _weights(products: Tensor, neighbours: Tensor, config: NeighboursConfig) -> 
 def jaccard(weights: Tensor, probe: Tensor) -> Tensor:
     """Return the Jaccard similarity (B, M) of each element's neighbourhood to the probe's (Eq. 9 to 11).
 
-    `weights` (B, M, M) come from `connections`. `probe` (B,) is the index of an element of each context.
+    `weights` (B, M, M) are those of `connections`. `probe` (B,) is the index of an element in each context.
 
     >>> import torch
     >>> jaccard(torch.tensor([[[2.0, 1.0], [1.0, 1.0]]]), torch.tensor([0]))
@@ -209,8 +215,8 @@ def jaccard(weights: Tensor, probe: Tensor) -> Tensor:
 def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
     """Return the similarity (B, N) of each candidate to the probe: the mixture of inner product and neighbours (Eq. 1).
 
-    `weights` (B, M, M) are those of `connections`, `probe` (B,) the index of an element of each context, which is the
-    query if 0.
+    `weights` (B, M, M) are those of `connections`. `probe` (B,) is the index of an element in each context. 0 is the
+    query.
 
     >>> import torch
     >>> products, weights = torch.tensor([[[1.0, 0.25], [0.25, 1.0]]]), torch.tensor([[[1.0, 1.0], [0.0, 1.0]]])
@@ -225,9 +231,9 @@ def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, c
 
 
 def normalised(values: Tensor, mask: Tensor, method: Normalise) -> Tensor:
-    """Bring each row's values (B, N) into one range: Eq. 13 for `max-min`, Eq. 14 for `std`.
+    """Normalise each row's values (B, N): Eq. 13 for `max-min`, Eq. 14 for `std`.
 
-    Both map the smallest value to 0. A row of equal values becomes 0, and so does padding, where `mask` is False.
+    Both make the smallest value 0. A row of equal values becomes 0, and so does padding, where `mask` is False.
 
     >>> import torch
     >>> normalised(torch.tensor([[3.0, 1.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]]), "max-min")
@@ -245,12 +251,12 @@ def normalised(values: Tensor, mask: Tensor, method: Normalise) -> Tensor:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Return the quotient, or 0 where `whole` is 0."""
+    """Return part / whole, or 0 if `whole` is 0."""
     return (part / whole).masked_fill(whole <= 0, 0)
 
 
 def contexts_per_batch(candidates: int, device: str = "cpu") -> int:
-    """Size of the fastest batch of contexts with so many candidates: it fits a processor's cache, or fills a GPU.
+    """Return the fastest batch size for contexts with so many candidates: it fits a processor's cache, or fills a GPU.
 
     >>> contexts_per_batch(100), contexts_per_batch(1000)
     (25, 1)

@@ -1,4 +1,4 @@
-"""Reranks the first documents of a ranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1)."""
+"""Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from sparring.components.files import read_json, replacing
 from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 
 TRIALS = "trials.json"
-"""The file that says which numbers were tried, and what each did for queries: the mean of a measure, their `value`."""
+"""File with the configurations that were tried, and the mean of a measure for each, its `value`."""
 
 
 ALL = np.iinfo(np.int32).max
-"""As many documents as a list has."""
+"""Number of documents that stands for a whole list."""
 
 
 class NeighboursRerankConfig(NeighboursConfig):
-    """How a ranking is reranked by neighbours."""
+    """Settings for reranking by neighbours."""
 
     context: int = Field(60, ge=1)
-    """N: the first documents of each query, which are reranked by neighbours among them. The rest of the ranking
-    follows them; the public code leaves it out."""
+    """N, the number of first documents of each query that are reranked by the neighbours among them. The rest of the
+    ranking follows them. The public code omits the rest."""
 
 
 def best(folder: Path) -> NeighboursRerankConfig:
-    """Return the configuration with the best value among the trials of the step `chosen`, the first of equals.
+    """Return the configuration with the best value among the trials of the step `chosen`, or the first of equals.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -50,9 +50,9 @@ def best(folder: Path) -> NeighboursRerankConfig:
 
 
 class Ranked:
-    """A ranking with the rows at which its queries' and documents' vectors are stored.
+    """A ranking, with the rows at which the vectors of its queries and documents are stored.
 
-    `table` is a ranking, `documents` are the collection's and `queries` the vectors of the ranking's queries.
+    `documents` are the ids of the collection, `queries` the vectors of the ranking's queries.
     """
 
     def __init__(self, table: pa.Table, documents: DocumentIds, queries: QueryVectors) -> None:
@@ -73,11 +73,11 @@ class Ranked:
         return Lists(self._queries, self._rows[first], offsets)
 
     def reordered(self, scores: npt.NDArray, context: int) -> tuple[pa.Table, int]:
-        """Give each query's first `context` documents new scores. Return the ranking, and the number of queries whose
-        first document changed.
+        """Give each query's first `context` documents new scores.
 
-        `scores` are those of `lists(context)`, one list after another. The documents beyond keep their order and get
-        scores below all of these. Ties are in order of doc_id.
+        Return the ranking, and the number of queries whose first document changed. `scores` are those of
+        `lists(context)`, list after list. Later documents keep their order and get lower scores. Ties are in order of
+        doc_id.
         """
         first, all_scores = self._ranks <= context, np.empty(len(self._rows), np.float32)
         all_scores[first] = scores
@@ -93,10 +93,10 @@ class Ranked:
 
 
 class Reranking:
-    """A ranking whose first documents get new scores. It is read in pieces: once for the lists that are scored, and
-    again to be written in its new order.
+    """A ranking whose first documents get new scores.
 
-    `ranking` and `data` are folders, `queries` that of the vectors of the ranking's queries.
+    It is read in pieces twice: for the lists that are scored, and to write it in its new order. `ranking`, `data` and
+    `queries` are folders. The last contains the vectors of the ranking's queries.
     """
 
     def __init__(self, ranking: Path, data: Path, queries: Path, context: int = ALL) -> None:
@@ -110,8 +110,8 @@ class Reranking:
     def write(self, scores: npt.NDArray, to: Path, k: int = ALL) -> tuple[int, int]:
         """Write the first k documents of each query in the new order.
 
-        `scores` are those of `lists`, list after list. Return the number of rows, and the number of queries whose first
-        document changed.
+        Return the number of rows, and the number of queries whose first document changed. `scores` are those of
+        `lists`, list after list.
         """
         start = rows = changed = 0
         with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
@@ -130,9 +130,9 @@ class Reranking:
 def list_scores(
     queries: QueryVectors, documents: DocumentVectors, lists: Lists, config: NeighboursConfig, device: str
 ) -> npt.NDArray[np.float32]:
-    """Return the similarity (Q, N) of each query to the documents of its list (Eq. 1), read from disk in batches.
+    """Return the similarity (Q, N) of each query to the documents of its list (Eq. 1). Read vectors in batches.
 
-    N is the length of the longest list. Values beyond the end of a shorter list are meaningless.
+    N is the length of the longest list. Values after the end of a shorter list are meaningless.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -163,9 +163,10 @@ def list_scores(
 
 
 def shared_by_copies(scores: npt.NDArray[np.float32], vectors: npt.NDArray) -> npt.NDArray[np.float32]:
-    """Give each of N documents the score of the first one with the same vector: `scores` (N,), `vectors` (N, d).
+    """Give each of N documents the score of the first document with the same vector.
 
-    The sums behind the scores of two copies may differ in their last bits, which would decide their order.
+    `scores` are (N,), `vectors` (N, d). Otherwise rounding could make two copies' scores differ in their last bits, and
+    so decide their order.
 
     >>> shared_by_copies(np.array([0.5, 0.2, 0.500001], np.float32), np.array([[1, 0], [0, 1], [1, 0]]))
     array([0.5, 0.2, 0.5], dtype=float32)

@@ -1,8 +1,8 @@
-"""Soft labels for the candidates of a query: evidence-based label smoothing, and what the paper compares it with.
+"""Soft labels for a query's candidates: evidence-based label smoothing, and the alternatives in its paper.
 
 The ground truth are the documents that are judged relevant. A candidate that is similar to them is likely to be
-relevant too, although nobody judged it, so it gets a share of the target distribution that grows with its similarity
-(Zerveas et al., 2023, section 3.2, Algorithm 1).
+relevant too, even if it was not judged. It therefore gets a share of the target distribution that grows with its
+similarity (Zerveas et al., 2023, section 3.2, Algorithm 1).
 """
 
 from __future__ import annotations
@@ -21,52 +21,56 @@ if TYPE_CHECKING:  # configs are read without torch
 
 
 class SmoothingConfig(Config):
-    """How similarities to the ground truth become a target distribution. The defaults are the paper's for TAS-B, in the
-    order of Algorithm 1.
+    """Settings for turning similarities to the ground truth into a target distribution.
 
-    The public code has `order: truncate first` and `least: 0.1`, with which the paper's `boost` and `n_max` were tuned.
-    It leaves the ground truth about twice the share. It also drops candidates whose similarity is below 0.1 before it
-    starts, and its limits may drop ground truth, which here always keeps a share.
+    The defaults are the paper's for TAS-B, in the order of Algorithm 1.
+
+    The public code has `order: truncate first` and `least: 0.1`, and the paper's `boost` and `n_max` were tuned with
+    these. They give the ground truth about twice the share. The public code also drops candidates with a similarity
+    below 0.1 at the start. Its limits may drop ground truth, which here always has a share.
     """
 
     labels: Literal["evidence", "query", "uniform"] = "evidence"
-    """`evidence`: shares by similarity to the ground truth (Algorithm 1). Two for comparison: `query`, shares by
-    similarity to the query, a self-distillation that makes a retriever worse (Figure 2); `uniform`, the same share for
-    each candidate that is not ground truth (Eq. 2)."""
+    """Rule for the shares. `evidence`: by similarity to the ground truth (Algorithm 1). The other two are for
+    comparison. `query`: by similarity to the query, a self-distillation that makes a retriever worse (Figure 2).
+    `uniform`: the same share for each candidate that is not ground truth (Eq. 2)."""
     similarity: NeighboursConfig = NeighboursConfig()
-    """How similar two elements of the context are: the query and its candidates."""
+    """Similarity of two elements of the context, which contains the query and its candidates."""
     normalise: Normalise = "max-min"
-    """f_n, how a query's similarities are normalised: `max-min` (Eq. 13), `std` (Eq. 14) or `none`."""
+    """f_n, the normalisation of a query's similarities: `max-min` (Eq. 13), `std` (Eq. 14) or `none`."""
     boost: float = Field(1.222, gt=0)
     """b, the factor of the ground truth's normalised similarities."""
     n_max: int | None = Field(4, ge=1)
-    """Only this many candidates, the most similar ones, have a share; null for all. The ground truth always has one."""
+    """Number of most similar candidates that have a share. null means all. The ground truth always has a share."""
     order: Literal["normalise first", "truncate first"] = "normalise first"
-    """`normalise first`: similarities are normalised over all candidates (Algorithm 1). `truncate first`: over the
-    `n_max` alone, as in the public code; then the last of these has the similarity 0."""
+    """Order of the two operations. `normalise first`: similarities are normalised over all candidates (Algorithm 1).
+    `truncate first`: over the `n_max` candidates alone, as in the public code. The last of these then has similarity
+    0."""
     least: float | None = None
-    """Candidates whose final similarity is lower have no share; null for no limit. With the public code's 0.1 and its
-    `truncate first`, the last of the `n_max` candidates never has a share."""
+    """Smallest final similarity of a candidate with a share. null means no limit. With the 0.1 and the `truncate first`
+    of the public code, the last of the `n_max` candidates never has a share."""
     epsilon: float | None = Field(None, ge=0, lt=1)
-    """The share that `uniform` spreads over the candidates that are not ground truth; null to spread, query by query,
-    what `evidence` with the same settings gives them."""
+    """Share that `uniform` divides among the candidates that are not ground truth. null means their share under
+    `evidence` with the same settings, which differs between queries."""
 
     @model_validator(mode="after")
     def _spreads(self) -> Self:
         if self.epsilon is not None and self.labels != "uniform":
-            raise ValueError(f"epsilon: {self.epsilon}: `labels: {self.labels}` does not read it; accepted: null")
+            raise ValueError(
+                f"epsilon: got {self.epsilon}, but `labels: {self.labels}` does not use it. "
+                "Use null, or `labels: uniform`."
+            )
         return self
 
 
 def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
-    """Return the target distribution (B, N) over each query's candidates, by similarity to the query or the ground
-    truth.
+    """Return the target distribution (B, N) over each query's candidates.
 
-    `queries` are (B, d), `documents` (B, N, d); `truth` (B, N) is True at ground truth, `mask` (B, N) False at padding.
-    A query without ground truth has targets 0. For `labels: uniform` these are the targets of `evidence`, whose share
-    beyond the ground truth is the epsilon of `uniform`.
+    `queries` are (B, d), `documents` (B, N, d). `truth` (B, N) is True at ground truth, and `mask` (B, N) is False at
+    padding. A query without ground truth has targets 0. For `labels: uniform` these are the targets of `evidence`,
+    because `uniform` may take its epsilon from them.
 
-    The first candidate is judged relevant; the second, which is similar to it, gets a larger share than the third:
+    The first candidate is judged relevant. The second is similar to it and gets a larger share than the third:
 
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
@@ -82,7 +86,7 @@ def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, con
 
 
 def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
-    """Return the mean similarity (B, N) of each candidate to the ground truth: r'' of Algorithm 1, line 5.
+    """Return the mean similarity (B, N) of each candidate to the ground truth, r'' in line 5 of Algorithm 1.
 
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
@@ -103,9 +107,9 @@ def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, co
 
 
 def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
-    """Return the softmax (B, N) over r' of Algorithm 1, line 6: similarities normalised, boosted and truncated.
+    """Return the softmax (B, N) over r' in line 6 of Algorithm 1: normalised, boosted and truncated similarities.
 
-    Of equally similar candidates `n_max` keeps those that come first.
+    If candidates are equally similar, `n_max` keeps the first ones.
 
     >>> import torch
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
@@ -127,10 +131,10 @@ def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: Smoothi
 
 
 def uniform(truth: Tensor, mask: Tensor, epsilon: Tensor) -> Tensor:
-    """Return targets (B, N) that spread epsilon over the candidates that are not ground truth, and the rest over the
-    ground truth (Eq. 2).
+    """Return targets (B, N) of Eq. 2.
 
-    `epsilon` is (B,). If all candidates are ground truth they share all of it. Without ground truth all targets are 0.
+    `epsilon` (B,) is divided among the candidates that are not ground truth, and the rest among the ground truth. If
+    all candidates are ground truth, the targets do not depend on epsilon. Without ground truth, all targets are 0.
 
     >>> import torch
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])

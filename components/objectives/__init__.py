@@ -1,1 +1,1 @@
-"""Modules that turn rows into a batch, representations and named loss terms: one objective a file."""
+"""Objectives, one per file. An objective turns rows into a batch, representations and named loss terms."""

@@ -1,5 +1,7 @@
-"""Pre-train an encoder on two spans of each document, which are to find each other among those of the batch
-(coCondenser; Gao and Callan, 2022)."""
+"""Pre-training of an encoder on pairs of spans (coCondenser; Gao and Callan, 2022).
+
+The encoder learns to match two spans of a document among all spans of the batch.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from sparring.components.training.terms import Duplicates, LossTerm
 
 
 class CoCondenser(SimLM):
-    """The terms of `SimLM` over spans, and over the view `batch` inner products of spans' vectors.
+    """The objective `SimLM` on spans, with an additional view `batch`: inner products of the spans' vectors.
 
-    A batch has the first spans of its documents, and then the second ones. A span's positive is the other span of
-    its document; all others of the batch, of all workers, are its negatives but those of documents with the same
-    text. Each stands behind the document's prompt. With the options of Condenser (`BottleneckConfig`) this is
-    coCondenser. Vectors are the retriever's before projection and normalization, as in the paper.
+    A batch has the first spans of its documents, followed by the second spans. A span's positive is the second span of
+    its document. Its negatives are all spans in the batches of all workers, except spans of documents with the same
+    text. Each span follows the document prompt. With Condenser's options (`BottleneckConfig`) this is coCondenser. As
+    in the paper, vectors are the retriever's before projection and normalization.
     """
 
     version = 2
@@ -44,12 +46,12 @@ class CoCondenser(SimLM):
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
 
     def collate(self, visits: list[Visit]) -> BottleneckBatch:
-        """Collate spans of documents into a batch."""
+        """Collate two spans of each document into a batch."""
         keys = self._same[np.asarray([visit.row for visit in visits])]
         return super().collate(visits)._replace(keys=torch.from_numpy(np.tile(keys, 2)))
 
     def documents(self, visits: list[Visit], limit: int) -> Batch:
-        """Cut two spans from each document, different ones at each visit."""
+        """Cut two spans from each document. They differ from visit to visit."""
         template = self.store.template
         around = len(template.before) + len(template.after) + len(self.prompts["documents"])
         size = max(1, min(self._tokens, limit - around))
@@ -58,12 +60,12 @@ class CoCondenser(SimLM):
         return template.texts(spans, np.arange(len(spans)), limit)
 
     def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
-        """Others for each span of a document."""
+        """Draw separate random numbers for the first and the second spans."""
         sides = [super(CoCondenser, self).draws(visits, f"{purpose}, {side}", width) for side in ("first", "second")]
         return np.concatenate(sides)
 
     def scores(self, representations: Predictions, batch: BottleneckBatch, term: LossTerm) -> Scores:
-        """Over each view's tokens, and over the spans of the batch."""
+        """Return scores over the tokens of a view, or over the spans of the batch."""
         if term.over != "batch":
             return super().scores(representations, batch, term)
         assert batch.keys is not None
@@ -71,17 +73,20 @@ class CoCondenser(SimLM):
 
 
 def two_spans(text: np.ndarray, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return two different spans of a text that is cut into spans of `tokens` tokens. A shorter text is cut in half."""
+    """Choose two different spans of a text that is cut into spans of `tokens` tokens.
+
+    A text of fewer than two spans is cut in half.
+    """
     size = max(1, min(tokens, -(-len(text) // 2)))
     first, second = rng.permutation(max(2, -(-len(text) // size)))[:2] * size
     return text[first : first + size], text[second : second + size]
 
 
 def span_scores(vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask") -> Scores:
-    """Compute (2N, all spans) inner products of first and then second spans (2N, d) with the spans of all workers.
+    """Compute inner products of this worker's spans with the spans of all workers: (2N, all spans).
 
-    A span's target is the other span of its document. The span itself does not count, nor do spans with the same key
-    (2N,), unless `duplicates` count.
+    `vectors` (2N, d) are N first spans followed by N second spans. A span's target is the second span of its document.
+    The span itself never counts. Spans with the same key (2N,) count only if `duplicates` is `count`.
     """
     count = len(vectors)
     if duplicates == "count":

@@ -1,8 +1,7 @@
-"""Train a query encoder on whole ranking contexts against document vectors that stay as they are (CODER, Zerveas et
-al., 2023).
+"""Training of a query encoder on long candidate lists with fixed document vectors (CODER, Zerveas et al., 2023).
 
-Zerveas et al. 2022, which the paper builds on: hundreds of candidates a query cost next to nothing where no document is
-encoded. A candidate that several queries of a batch have is fetched once.
+Documents are not encoded, so hundreds of candidates per query cost little (Zerveas et al., 2022). A candidate that
+queries of a batch share is read once.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from sparring.components.training.objective import ObjectiveInputs, Visit, ranki
 from sparring.components.training.terms import TermSum
 
 TEMPERATURE = "temperature.json"
-"""Beside the model: what a training that goes on from it begins with."""
+"""File with the trained temperature, next to the model. A training that starts from the model starts from it."""
 
 
 class CoderBatch(NamedTuple):
-    """Some groups: their queries, and each distinct candidate's vector once."""
+    """Queries of some groups, and the vector of each distinct candidate."""
 
     queries: Batch
     vectors: Tensor
-    """(U, d) as they are stored, which is half precision by default."""
+    """Vectors in the stored precision, half by default: (U, d)."""
     columns: Tensor
-    """(Q, C) where each candidate stands among the vectors; 0 for padding."""
+    """Position of each candidate among the vectors: (Q, C). 0 for padding."""
     target: Tensor
     where: Tensor
-    """(Q, C) False for padding and for a document that the group has already."""
+    """Mask of the candidates that count: (Q, C). False for padding and for repeated documents of a group."""
     teacher: Tensor | None
 
 
 class Queries(nn.Module):
-    """Trained query tower and temperature, and the frozen document tower."""
+    """A trainable query tower and temperature, and the frozen document tower."""
 
     def __init__(self, encoder: DualEncoder, begun: float, config: TemperatureConfig) -> None:
         super().__init__()
@@ -55,18 +54,18 @@ class Queries(nn.Module):
             if "document" in parts:
                 parts["document"].requires_grad_(False)
         self.moved = nn.Parameter(torch.zeros(()), requires_grad=config.learned)
-        """Shift of the temperature's logarithm from its start, scaled to the learning rate of the weights."""
+        """Change of the temperature's logarithm, divided by `pace` so that it fits the weights' learning rate."""
         self._begun, self._pace = math.log(begun), config.pace
 
     def temperature(self) -> Tensor:
-        """Return the divisor of scores: ()."""
+        """Return the divisor of the scores, a scalar."""
         return (self._begun + self._pace * self.moved).exp()
 
 
 class Coder(GroupObjective):
-    """Inner products of queries with given vectors, over each query's own candidates.
+    """Inner products of queries with stored document vectors, over each query's own candidates.
 
-    `vectors` are the documents', made by the retriever that the training starts from.
+    `vectors` is the folder of document vectors from the retriever that the training starts from.
     """
 
     views = ("group",)
@@ -80,8 +79,8 @@ class Coder(GroupObjective):
         width = self.model.encoder.dimensions
         if self._vectors.width != width:
             raise ValueError(
-                f"{vectors}: vectors of {self._vectors.width} numbers, and the retriever's queries have "
-                f"{width}; accepted: those of the retriever that the training begins from"
+                f"{vectors}: the document vectors have {self._vectors.width} numbers, but the retriever's query "
+                f"vectors have {width}. Use document vectors of the retriever that the training starts from."
             )
 
     def collate(self, visits: list[Visit]) -> CoderBatch:
@@ -115,36 +114,36 @@ class Coder(GroupObjective):
         return self.evaluate(lambda _: scores)
 
     def judge(self, representations: Tensor, batch: CoderBatch) -> dict[str, Tensor]:
-        """Measure `RR` and `accuracy` among each query's own candidates, and as `loss` the divergence from the targets.
+        """Measure `RR` and `accuracy` among each query's own candidates, and the divergence from the targets as `loss`.
 
-        Scores have the temperature that is trained with them. With soft labels the loss falls while ranks do not get
-        better (Zerveas et al., 2023, Figure 2).
+        Scores are divided by the trained temperature. With soft labels the loss can fall while the ranks do not improve
+        (Zerveas et al., 2023, Figure 2).
         """
         scores = self._scores(representations, batch)
         rows = scores.rows()
         return {**ranking_measures(rows), "loss": torch.stack([_divergence(*row) for row in rows])}
 
     def save(self, folder: Path) -> None:
-        """Write the retriever, with towers that are no longer alike, and the temperature."""
+        """Write the retriever, whose towers now differ, and the temperature."""
         self.model.encoder.save(folder, self.inputs.model)
         write_json(folder / TEMPERATURE, {"temperature": self.model.temperature().item()})
 
     def _scores(self, queries: Tensor, batch: CoderBatch) -> Scores:
-        # All queries with all vectors, of which each query's own are then taken: in one product those of the others
-        # cost less than a copy of the own ones for each query would.
+        # Multiply all queries with all vectors and select each query's candidates. A single product is cheaper than
+        # a copy of the candidates' vectors for each query.
         products = queries @ batch.vectors.to(queries.dtype).T
         student = products.gather(1, batch.columns) / self.model.temperature()
         return Scores(student=student, target=batch.target, where=batch.where, teacher=batch.teacher)
 
 
 def _begun(model: Path, config: TemperatureConfig) -> float:
-    """Return the temperature at the start of a training."""
+    """Return the temperature at the start of training: the model's own, or else the config's."""
     path = model / TEMPERATURE
     return float(read_json(path)["temperature"]) if path.exists() else config.start
 
 
 def _divergence(scores: Tensor, targets: Tensor) -> Tensor:
-    """Compute () the KL divergence of the scores' softmax from the targets, which need not sum to 1."""
+    """Compute the KL divergence of the scores' softmax from the targets. Targets are scaled to sum to 1."""
     targets = targets / targets.sum()
     return (torch.xlogy(targets, targets) - targets * scores.log_softmax(-1)).sum()
 

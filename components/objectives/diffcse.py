@@ -1,5 +1,7 @@
-"""Train an encoder of sentences by SimCSE, and by telling what was changed in a text whose vector is known (DiffCSE;
-Chuang et al., 2022)."""
+"""Training of a sentence encoder by SimCSE and difference prediction (DiffCSE; Chuang et al., 2022).
+
+Difference prediction: given a text's vector, tell which tokens of an edited copy were changed.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,19 @@ from sparring.components.training.terms import LossTerm
 
 
 class DiffCSE(SimCSE):
-    """The terms of `SimCSE`, and over the view `discriminator` log-probabilities of what was changed in either view.
+    """The objective `SimCSE` with an additional view `discriminator`: log-probabilities of the changes in each copy.
 
-    Each view has edits of its own, and its own vector behind the projector, by default the one with BatchNorm. Lambda
-    is the weight of the loss (`DifferenceConfig`). Leave the term over `batch` out for the paper's ablation without
-    contrastive loss.
+    Each of a text's two views has its own edited copy and its own vector. The discriminator reads the vector after the
+    projector, by default the one with BatchNorm. The paper's lambda is the weight of the loss (`DifferenceConfig`). For
+    the paper's ablation without contrastive loss, leave out the term over `batch`.
 
-    `generator` is the artifact of a masked language model, which is frozen.
+    `generator` is the artifact of a masked language model. It stays frozen.
     """
 
     views = ("batch", "discriminator")
     scores_of: ClassVar[dict[str, str]] = {"discriminator": "tokens"}
     measures = ("Spearman",)
-    reads = 3.0  # the discriminator and the generator together one
+    reads = 3.0  # two views, plus 1 for the discriminator and the generator together
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class DiffCSE(SimCSE):
             generator=generator,
             language_model=language_model,
         )
-        # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+        # Different rounding can turn a sample at the boundary between two tokens into a different token.
         self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
@@ -85,7 +87,7 @@ class DiffCSE(SimCSE):
         return ViewsRepresentations(vectors, self.difference.likelihoods(self, batch.edits, vectors))
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
-        """Return the scores of a loss."""
+        """Return the scores of a loss term."""
         if term.over != "discriminator":
             return super().scores(representations, batch, term)
         assert batch.edits is not None

@@ -1,5 +1,7 @@
-"""Train a retriever on groups, and its vectors to tell what was changed in queries and documents: DPR with DiffCSE
-(Chuang, 2024, section 2.7)."""
+"""Training of a retriever on groups with difference prediction: DPR with DiffCSE (Chuang, 2024, section 2.7).
+
+Its vectors also learn to tell which tokens of edited queries and documents were changed.
+"""
 
 from __future__ import annotations
 
@@ -30,30 +32,30 @@ class EditedGroups(NamedTuple):
     groups: RetrieverBatch
     queries: Edits
     documents: Edits
-    """A text for each candidate of each group."""
+    """One text per candidate of each group."""
 
 
 class EditedRepresentations(NamedTuple):
     """Vectors and discriminator log-probabilities of some groups' texts."""
 
     vectors: tuple[Tensor, Tensor]
-    """(Q, d) and (U, d) of queries and documents."""
+    """Vectors of queries (Q, d) and of documents (U, d)."""
     queries: Tensor
-    """(Q, L) log-probabilities of the discriminator."""
+    """Log-probabilities of the discriminator for the queries: (Q, L)."""
     documents: Tensor
-    """(M, L) the same."""
+    """Log-probabilities of the discriminator for the M candidates: (M, L)."""
 
 
 class DiffCSERetriever(Retriever):
-    """The terms of `Retriever`, and over the views `query discriminator` and `document discriminator` log-probabilities
-    of what was changed in the queries and in the candidates of the groups.
+    """The objective `Retriever` with two additional views, `query discriminator` and `document discriminator`.
 
-    One discriminator reads both sides, behind the vectors before projection and normalization. The paper's encoder is
-    one for both sides; where towers are separate, the discriminator begins as the document tower, and its losses train
-    either tower through the vectors of its side. Masks and replacements are drawn for each candidate of each group, so
-    that they are the same on any number of workers.
+    These are log-probabilities of the changes in edited queries and candidates. One discriminator serves both sides. It
+    reads the vectors before projection and normalization. The paper has one encoder for both sides. If the towers are
+    separate, the discriminator starts from the document tower, and its losses train each tower through the vectors of
+    its side. Masks and replacements are drawn per candidate of each group, so they do not depend on the number of
+    workers.
 
-    `generator` is the artifact of a masked language model, which is frozen.
+    `generator` is the artifact of a masked language model. It stays frozen.
     """
 
     views = ("group", "batch", "query discriminator", "document discriminator")
@@ -75,10 +77,16 @@ class DiffCSERetriever(Retriever):
     ) -> None:
         super().__init__(inputs)
         if not isinstance(self.model, DualEncoder):
-            raise UserError(f"objective: diffcse_retriever: the retriever is {self.model.config.kind}; accepted: dense")
+            raise UserError(
+                "objective: diffcse_retriever trains dense retrievers, but this retriever's kind is "
+                f"{self.model.config.kind}. Use `kind: dense`, or the objective retriever."
+            )
         difference = difference or DifferenceConfig()
         if difference.edits_of != "same":
-            raise UserError(f"edits_of: {difference.edits_of}: candidates of a group have no next text; accepted: same")
+            raise UserError(
+                f"edits_of: got {difference.edits_of}, but candidates of a group have no next text. Use "
+                "`edits_of: same`."
+            )
         self.difference = DifferencePrediction(
             self,
             self.model.tower("document"),
@@ -88,7 +96,7 @@ class DiffCSERetriever(Retriever):
             generator=generator,
             language_model=language_model,
         )
-        # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+        # Different rounding can turn a sample at the boundary between two tokens into a different token.
         self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> Any:

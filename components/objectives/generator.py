@@ -1,5 +1,7 @@
-"""Train a language model to write what expands a query: one text for each group (GAR; Chuang et al., 2023, section
-3.2.1)."""
+"""Training of a language model that writes query expansions (GAR; Chuang et al., 2023, section 3.2.1).
+
+A group is a query and the text to be written for it.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ from sparring.components.training.objective import ObjectiveInputs, Visit
 
 
 class GeneratorBatch(NamedTuple):
-    """Inputs and targets. A target is the first candidate of a group."""
+    """Inputs and targets. The target of a group is its first candidate."""
 
     inputs: Batch
     targets: Batch
 
 
 class GeneratorObjective(Writing):
-    """The objective: log-probabilities of the tokens of a target, under the losses asked for."""
+    """Log-probabilities of the tokens of each group's target."""
 
     views = ("group",)
     scores_of: ClassVar[dict[str, str]] = {"group": "tokens"}
@@ -41,12 +43,12 @@ class GeneratorObjective(Writing):
         self._end = self.model.tokenizer.eos_token_id
         if not self.model.seq2seq and self._end is None:
             raise UserError(
-                f"{self.model.config.model}: its tokenizer has no token that ends a text (eos_token); "
-                "accepted: one that has"
+                f"{self.model.config.model}: the tokenizer has no token that ends a text (eos_token). Use a model "
+                "whose tokenizer has this token."
             )
 
     def collate(self, visits: list[Visit]) -> GeneratorBatch:
-        """Collate groups into a batch. A target ends with the special tokens that end a text."""
+        """Collate groups into a batch. Each target ends with the model's end-of-text tokens."""
         groups, tokens, config = self.groups(visits), self._tokens, self.model.config
         queries = np.asarray([group.query for group in groups])
         targets = np.asarray([group.documents[0] for group in groups])
@@ -67,7 +69,7 @@ class GeneratorObjective(Writing):
         return self.products[0].training_operations(read + written)
 
     def encode(self, batch: GeneratorBatch) -> Tensor:
-        """Compute (N, T) log-probabilities of the targets' tokens, in pieces of similar length."""
+        """Compute log-probabilities of the targets' tokens, in chunks of similar length: (N, T)."""
         inputs, targets = batch
         whole = (inputs.ids, inputs.mask, targets.ids, targets.mask)
         if is_unchunked():

@@ -1,5 +1,8 @@
-"""Pre-train a retriever on pairs made of documents: a sentence is to find the document that it was taken out of (the
-inverse cloze task; Lee et al., 2019), or a random crop another one (Izacard et al., 2022)."""
+"""Pre-training of a retriever on pairs made from documents alone.
+
+In the inverse cloze task (Lee et al., 2019) a sentence retrieves the document that it was taken from. With crops
+(Izacard et al., 2022) a random span retrieves a second random span of its document.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,21 @@ from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
 
 ENDS = tuple(".!?…。\uff01\uff1f\uff0e؟।")
-"""Tokens that end a sentence, in Chinese, Japanese, Arabic and Hindi too: the token store has no texts."""
+"""Tokens that end a sentence, including Chinese, Japanese, Arabic and Hindi marks. The token store has no texts, so
+sentences are split by tokens."""
 SHORTEST = 4
-"""Tokens of the shortest sentence: what is shorter, as between the dots of an abbreviation, belongs to the one before
-it, or at the beginning to the one behind it."""
+"""Minimum number of tokens in a sentence. Shorter pieces, such as those between the dots of an abbreviation, join the
+previous sentence. At the start of a text they join the next sentence."""
 CROPS = (0.05, 0.5)
-"""Shares of a text that the shortest and the longest crop have."""
+"""Lengths of the shortest and the longest crop, as shares of the text."""
 
 
 class ICT(DocumentObjective, Retriever):
-    """Inner products of sentences with the documents of the batch, as a retriever's with its queries.
+    """Inner products of sentences (as queries) with the documents of the batch.
 
-    A sentence is read as a query, and the rest of its document as a document. A document of one sentence keeps it. Of
-    two crops the first is read as a query, and the second as a document. Each stands behind the retriever's prompt of
-    its side. Documents with the same text as a row's own are not its negatives.
+    The sentence is read as a query, and the rest of its document as a document. A document of one sentence keeps the
+    sentence. With crops, the first crop is read as a query and the second as a document. Each text follows the
+    retriever's prompt for its side. Documents with the same text as the row's document are not its negatives.
     """
 
     version = 2
@@ -45,7 +49,7 @@ class ICT(DocumentObjective, Retriever):
         self._ends = np.asarray([vocabulary[end] for end in ENDS if end in vocabulary], np.int64)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
-        """Collate documents into a batch. A sentence of each is its query."""
+        """Collate documents into a batch. The query of each is one of its sentences, or a crop."""
         rows = np.asarray([visit.row for visit in visits])
         cut = [self._pair(self.alone(visit.row), visit) for visit in visits]
         queries = Tokens.of([self.prompted(query, "queries") for query, _ in cut])
@@ -66,7 +70,7 @@ class ICT(DocumentObjective, Retriever):
         )
 
     def _pair(self, text: np.ndarray, visit: Visit) -> tuple[np.ndarray, np.ndarray]:
-        """Return a query, and the document to be retrieved."""
+        """Make a query and the document that it should retrieve."""
         if self._config.pairs == "crops":
             rng = visit.rng("crops")
             return cropped(text, rng), cropped(text, rng)
@@ -78,8 +82,11 @@ class ICT(DocumentObjective, Retriever):
 
 
 def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return a sentence of a text of tokens, and the rest. With the probability `keep`, the rest includes the sentence.
-    `ends` are the tokens that end a sentence."""
+    """Choose a sentence of a tokenised text. Return it and the rest of the text.
+
+    With probability `keep`, or if the text has one sentence, the rest includes the sentence. `ends` are the ids of
+    tokens that end a sentence.
+    """
     cuts = [0]
     for end in (*(np.flatnonzero(np.isin(text[:-1], ends)) + 1).tolist(), len(text)):
         if end - cuts[-1] < SHORTEST and len(cuts) > 1:
@@ -95,7 +102,7 @@ def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Gener
 
 
 def cropped(text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Cut a random span from a text of tokens: 5 to 50 % of it, and at least one token."""
+    """Cut a random span from a tokenised text: 5 to 50 % of its tokens, and at least one."""
     length = min(len(text), max(1, round(len(text) * rng.uniform(*CROPS))))
     start = int(rng.integers(len(text) - length + 1))
     return text[start : start + length]

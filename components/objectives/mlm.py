@@ -1,5 +1,7 @@
-"""Masked language modelling on a collection's documents (Devlin et al., 2019): a baseline of pre-training, and what
-makes a generator for SimLM where none is at hand."""
+"""Masked language modelling on a collection's documents (Devlin et al., 2019).
+
+It is a baseline of pre-training. It also trains a generator for SimLM if there is no ready-made one.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ class MaskedBatch(NamedTuple):
     """Some documents with masked tokens."""
 
     ids: Tensor
-    """(N, L) as they are read."""
+    """Tokens that the encoder reads, after masking: (N, L)."""
     mask: Tensor
     wanted: Tensor
-    """(N, L) the token at each place before."""
+    """Original tokens: (N, L)."""
     masked: Tensor
-    """(N, L) where tokens are predicted."""
+    """True at masked tokens, which are predicted: (N, L)."""
 
 
 class MLM(TokenPrediction):
-    """Log-probabilities of masked tokens. The model is saved with its head, as a masked language model."""
+    """Log-probabilities of masked tokens. The model is saved as a masked language model, with its head."""
 
     views = ("tokens",)
     scores_of: ClassVar[dict[str, str]] = {"tokens": "tokens"}
@@ -50,7 +52,7 @@ class MLM(TokenPrediction):
         return MaskedBatch(ids, texts.mask, texts.ids, masked)
 
     def predicted(self, batch: MaskedBatch) -> dict[str, Tensor]:
-        """Masked tokens alone."""
+        """Return the mask of predicted tokens, by view: only masked tokens are predicted."""
         return {"tokens": batch.masked}
 
     def operations(self, batch: MaskedBatch) -> float:
@@ -59,7 +61,7 @@ class MLM(TokenPrediction):
         return self.products[0].training_operations(batch.mask.sum(-1).numpy()) + heads
 
     def encode(self, batch: MaskedBatch) -> Tensor:
-        """Compute (N, 1, L) log-probabilities of the masked tokens, 0 elsewhere."""
+        """Compute log-probabilities of the masked tokens: (N, 1, L), and 0 elsewhere."""
         width = batch.ids.shape[1]
 
         def likelihoods(part: MaskedBatch) -> Tensor:

@@ -1,5 +1,7 @@
-"""Train a query reranker: it predicts the rank at which each expansion of a query finds an answer (Chuang et al., 2023,
-3.3)."""
+"""Training of EAR's query reranker (Chuang et al., 2023, section 3.3).
+
+It predicts, for each expansion of a query, the rank of the first passage with an answer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from sparring.components.training.objective import ObjectiveInputs, ranking_meas
 
 
 class QueryReranker(Ranker):
-    """A ranker whose candidates are expansions, and whose targets are their ranks: the lower the score the better."""
+    """A ranker whose candidates are expansions and whose targets are ranks. Lower scores are better."""
 
     views = ("group",)
     scores_of: ClassVar[dict[str, str]] = {"group": "query ranks"}
@@ -25,14 +27,17 @@ class QueryReranker(Ranker):
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
-        self._reading = RerankerInputs(inputs.data, self._tokens, self.model.config.pair_tokens)
+        self._reading = RerankerInputs.stored(inputs.data, self._tokens, self.model.config.pair_tokens)
 
     def _pairs(self, rows: np.ndarray) -> Batch:
         return self._reading.batch(rows[:, 1])
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
-        """Measure `rank`, the rank of the chosen expansion, and `accuracy`, whether it is as good as the best. Ties
-        count against both. The public code keeps the checkpoint with the lowest mean rank."""
+        """Measure `rank` and `accuracy` of the expansion with the lowest predicted rank.
+
+        `rank` is the true rank of this expansion, and `accuracy` is 1 if no expansion has a better rank. Ties count
+        against both. The public code keeps the checkpoint with the lowest mean rank.
+        """
         rows = self._scores(representations, batch).rows()
         chosen = torch.stack([ranks[predicted == predicted.min()].max() for predicted, ranks in rows])
         right = [(-predicted, (ranks == ranks.min()).to(ranks.dtype)) for predicted, ranks in rows]

@@ -1,4 +1,4 @@
-"""Train a cross encoder on groups: each query with each of its candidates (Zhang et al., 2022, Eq. 7)."""
+"""Training of a ranker, a cross-encoder, on groups of a query and its candidates (Zhang et al., 2022, Eq. 7)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from sparring.components.training.terms import TermSum
 
 
 class RankerBatch(NamedTuple):
-    """Some groups, their pairs one after another."""
+    """Some groups, as a flat list of pairs."""
 
     pairs: Batch
     places: Tensor
-    """(Q, C) position of each candidate among the pairs, 0 for padding."""
+    """Position of each candidate among the pairs: (Q, C). 0 for padding."""
     target: Tensor
     where: Tensor
     teacher: Tensor | None
 
 
 class Ranker(GroupObjective):
-    """Scores of pairs under the losses asked for, over each query's own candidates.
+    """Scores of each query's own candidates.
 
-    A loss over `passes` looks at two passes of the same pairs, which differ by their dropout (R-Drop): the student's
-    scores are the first's, the teacher's the second's. Losses over `group` then see each group twice, once with each.
+    A loss over `passes` compares two passes over the same pairs with different dropout (R-Drop). The student's scores
+    are those of the first pass, and the teacher's those of the second. Losses over `group` then see each group twice,
+    once per pass.
     """
 
     views: ClassVar[tuple[str, ...]] = ("group", "passes")
@@ -51,8 +52,8 @@ class Ranker(GroupObjective):
         self.model = CrossEncoder.load(inputs.model)
         if self._passes == 2 and self.model.config.dropout is None and not has_dropout(self.model):
             raise UserError(
-                "losses: over: passes: two passes differ by dropout, and the model has none; accepted: "
-                "`dropout` above 0 in the ranker's model"
+                "losses: `over: passes` compares two passes with different dropout, but the model has no dropout. Set "
+                "`dropout` above 0 in the ranker's model."
             )
         self.products = [MatrixProducts(self.model.backbone)]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
@@ -69,23 +70,28 @@ class Ranker(GroupObjective):
         )
 
     def _pairs(self, rows: np.ndarray) -> Batch:
-        """Make the inputs of (N, 2) rows of queries and candidates."""
+        """Make model inputs from rows of queries and candidates (N, 2)."""
         tokens = self._tokens
         return tokens.template.pairs(tokens.queries, tokens.documents, rows, self.model.config.pair_tokens)
 
     def operations(self, batch: RankerBatch) -> float:
-        """Count the operations of scoring all pairs. If only some are kept, estimate these and their choice."""
+        """Count the operations of scoring all pairs.
+
+        If only the hardest pairs are kept, count a forward pass over all pairs, and estimate the training on the kept.
+        """
         lengths = batch.pairs.mask.sum(-1).numpy()
         learned = self._passes * self.products[0].training_operations(lengths)
         if self._keep is None:
             return learned
         counts = batch.where.sum(-1)
         kept = float(counts.clamp_max(self._keep).sum() / counts.sum())
-        return learned * kept + self.products[0].operations(lengths)  # what is not learned from runs forward alone
+        return learned * kept + self.products[0].operations(lengths)
 
     def encode(self, batch: RankerBatch) -> tuple[Tensor, Tensor]:
-        """Compute (P, N) scores of all pairs in P passes, and (N,) which of them were scored. Only training has a
-        second pass and leaves pairs out."""
+        """Compute the scores of N pairs in P passes (P, N), and the mask of the pairs that were scored (N,).
+
+        Only in training is there a second pass, and are pairs left out.
+        """
         count = len(batch.pairs.mask)
         everything = torch.ones(count, dtype=torch.bool, device=batch.where.device)
         if not self.training or (self._passes == 1 and self._keep is None):
@@ -99,8 +105,10 @@ class Ranker(GroupObjective):
 
     @torch.no_grad()
     def _hardest(self, batch: RankerBatch, keep: int) -> Tensor:
-        """Choose (N,) pairs to keep: `keep` of a group, the positives and the pairs that the model scores highest
-        now."""
+        """Choose the pairs to keep (N,): per group the positives, and its `keep` highest pairs by the current scores.
+
+        Positives count among the `keep`.
+        """
         self.model.eval()
         scores = self.in_chunks(self.model, batch.pairs)[batch.places].float()
         self.model.train()
@@ -112,7 +120,7 @@ class Ranker(GroupObjective):
         return kept
 
     def terms(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, TermSum]:
-        """Compute the losses over each group, and over both passes."""
+        """Compute the losses over each group, or over both passes."""
         return self.evaluate(lambda term: self._scores(representations, batch, term.over))
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
@@ -121,7 +129,7 @@ class Ranker(GroupObjective):
 
     @staticmethod
     def _scores(representations: tuple[Tensor, Tensor], batch: RankerBatch, over: str = "group") -> Scores:
-        """Return each group once for each pass, (P Q, C), or, over `passes`, with both passes, (Q, C)."""
+        """Return scores over groups, each repeated for every pass: (P * Q, C). Over `passes`, compare both: (Q, C)."""
         scores, kept = representations
         passes, where = scores[:, batch.places], batch.where & kept[batch.places]
         if over == "passes":

@@ -1,5 +1,7 @@
-"""Train a reader to write an answer out of a question's passages (Fusion-in-Decoder; Chuang et al., 2023, section
-3.4.6)."""
+"""Training of a reader that writes an answer from a question's passages.
+
+The method is Fusion-in-Decoder, as in Chuang et al. (2023, section 3.4.6).
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,19 @@ from sparring.components.training.objective import ObjectiveInputs, Visit
 
 
 class ReaderBatch(NamedTuple):
-    """Questions with each of their passages one after another, and the answers to be written."""
+    """Questions, each joined with each of its passages, and their answers."""
 
     passages: Batch
     counts: Tensor
-    """(N,) passages of each question."""
+    """Number of passages per question: (N,)."""
     targets: Batch
 
 
 class ReaderObjective(Writing):
-    """The objective: log-probabilities of the tokens of an answer after the question and its passages.
+    """Log-probabilities of the tokens of an answer, after the question and its passages.
 
-    A group is a question with its passages. `answers` is the artifact that the groups are in, whose documents are the
-    answer of each group in turn, and `answer_tokens` are its tokens.
+    A group is a question with its passages. `answer_tokens` is the token store of the answers. Its documents are the
+    answers, in the order of the groups.
     """
 
     views = ("group",)
@@ -44,15 +46,15 @@ class ReaderObjective(Writing):
         super().__init__(inputs)
         self.model = Reader.load(inputs.model)
         self.measure_products([self.model.model.get_encoder(), self.model.model.get_decoder()])
-        self._readings = ReaderInputs(self.model, inputs.tokens, inputs.model)
+        self._readings = ReaderInputs.stored(self.model, inputs.tokens, inputs.model)
         answers = TokenStore(answer_tokens, inputs.model, pairs=False)
         self._template: Template = answers.template
         self._answers: Tokens = answers.documents
         if len(self._answers) != self.rows():
-            raise ValueError(f"{answer_tokens}: {len(self._answers)} answers to {self.rows()} groups")
+            raise ValueError(f"{answer_tokens}: there are {len(self._answers)} answers for {self.rows()} groups.")
 
     def collate(self, visits: list[Visit]) -> ReaderBatch:
-        """Collate groups into a batch. An answer ends with the special tokens that end a text."""
+        """Collate groups into a batch. Each answer ends with the model's end-of-text tokens."""
         padded = PaddedGroups(self.groups(visits))
         rows = np.asarray([visit.row for visit in visits])
         targets = self._template.texts(self._answers, rows, self.model.config.answer_tokens)
@@ -67,7 +69,7 @@ class ReaderObjective(Writing):
         return encoder.training_operations(read) + decoder.training_operations(written)
 
     def encode(self, batch: ReaderBatch) -> Tensor:
-        """Compute (N, T) log-probabilities of the answers' tokens."""
+        """Compute log-probabilities of the answers' tokens: (N, T)."""
         inputs = self.inputs
         joined = self.model.encode_passages(
             batch.passages, batch.counts, tokens=inputs.max_tokens, recompute=inputs.recompute

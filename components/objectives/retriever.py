@@ -1,4 +1,4 @@
-"""Train a retriever of any kind on groups: over each query's own candidates, or over the whole batch of all workers."""
+"""Training of a retriever of any kind, over each query's own candidates or over the batches of all workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparring.components.training.terms import Duplicates, LossTerm, TermSum
 
 
 class Retriever(GroupObjective):
-    """Scores of queries and documents under the losses asked for."""
+    """Scores of queries against their own candidates (`group`), or against all documents of the batch (`batch`)."""
 
     views: ClassVar[tuple[str, ...]] = ("group", "batch")
     prefixes = ("group", "batch")
@@ -37,10 +37,13 @@ class Retriever(GroupObjective):
         width = self.model.dimensions
         for longest in (max(term.dimensions) for term in inputs.losses if term.dimensions is not None):
             if width is None:
-                raise UserError("losses: dimensions: a retriever of this kind has no dimensions to cut; accepted: null")
+                raise UserError(
+                    "losses: dimensions: representations of this kind of retriever cannot be cut. Remove `dimensions`."
+                )
             if longest > width:
                 raise UserError(
-                    f"losses: dimensions: {longest}: the retriever's vectors have {width}; accepted: at most these"
+                    f"losses: dimensions: got {longest}, but the retriever's vectors have {width} dimensions. Use at "
+                    f"most {width}."
                 )
         self.products = [MatrixProducts(self.model.tower("document"))]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
@@ -78,7 +81,7 @@ class Retriever(GroupObjective):
         return self.products[0].training_operations(lengths.numpy())
 
     def encode(self, batch: RetrieverBatch) -> tuple[Tensor, Tensor]:
-        """Compute (Q, ...) and (U, ...) representations."""
+        """Compute representations of queries (Q, ...) and of distinct documents (U, ...)."""
 
         def vectors(side: Any, texts: Batch) -> Tensor:
             return self.in_chunks(lambda b: self.model(b, side), texts)
@@ -86,7 +89,7 @@ class Retriever(GroupObjective):
         return vectors("query", batch.queries), vectors("document", batch.documents)
 
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
-        """Compute the losses over the group, the batch, or both."""
+        """Compute the losses over groups, the batch, or both."""
         return self.evaluate(self.scores(representations, batch))
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
@@ -117,7 +120,7 @@ _NONE = np.empty(0, np.int64)
 
 
 def _padded(lists: list[np.ndarray]) -> np.ndarray:
-    """Lists of keys as rows of one array, padded with -1."""
+    """Make lists of keys into rows of an array, padded with -1."""
     padded = np.full((len(lists), max(1, max(map(len, lists)))), -1, np.int64)
     for row, keys in enumerate(lists):
         padded[row, : len(keys)] = keys

@@ -1,5 +1,7 @@
-"""Train an encoder of sentences on two views of each text, which differ by dropout alone and are to find each other
-among those of the batch (SimCSE; Gao et al., 2021), perhaps with masked language modelling."""
+"""Training of a sentence encoder on two views of each text that differ only by dropout (SimCSE; Gao et al., 2021).
+
+The encoder learns to match the two views among all texts of the batch. Masked language modelling can be added.
+"""
 
 from __future__ import annotations
 
@@ -38,39 +40,41 @@ class ViewsBatch(NamedTuple):
     """Two views of some texts."""
 
     texts: Batch
-    """2N texts: N first views, and then the second ones, which are the same."""
+    """2N texts: N texts as first views, and the same N as second views."""
     keys: Tensor
-    """(N,) which text each is: texts that say the same share a key."""
+    """Key of each text: (N,). Equal texts share a key."""
     edits: Edits | None = None
-    """Edited copies of the N texts, where SimCSE has further examples; or those that a discriminator reads."""
+    """Edited copies, as additional examples of SimCSE or for a discriminator. If None, there are none."""
     masked: MaskedBatch | None = None
-    """The 2N texts with masked tokens, where these are predicted."""
+    """The 2N texts with masked tokens. If None, no tokens are predicted."""
 
 
 class ViewsRepresentations(NamedTuple):
     """Vectors and log-probabilities of the views of some texts."""
 
     vectors: Tensor
-    """(2N, h) behind the projector; (3N, h) where edited copies are further examples."""
+    """Vectors after the projector: (2N, h), or (3N, h) if edited copies are additional examples."""
     likelihoods: Tensor | None = None
-    """(2N, L) log-probabilities of the discriminator, or of masked tokens."""
+    """Log-probabilities of the discriminator, or of masked tokens: (2N, L)."""
 
 
 class SimCSE(DocumentObjective):
-    """Cosines of each text's first view with the second views of the batch, of all workers.
+    """Cosines of each text's first view with the second views of all workers' batches.
 
-    The temperature is the loss's: .05 in the paper. A view is the text itself; what differs is dropout, so that a model
-    without dropout learns nothing from its positives. The vectors are the retriever's before normalization, behind a
-    projector that no export contains: by default `tanh`, as in the paper, which drops it at test time too.
+    The temperature belongs to the loss (.05 in the paper). Both views are the text itself and differ only by dropout,
+    so a model without dropout learns nothing from its positives. The vectors are the retriever's before normalization,
+    passed through a projector. The default projector is the paper's `tanh`. As in the paper, it is used in training
+    only, and exports do not contain it.
 
-    With `augmentation` an edited copy of each text is a further example (Chuang et al., 2022, section 2.8). `generator`
-    is the artifact of a masked language model, which is frozen. `rated` is the token store of a set of rated pairs, by
-    which the model is validated; without one it is by the loss over texts.
+    `augmentation` adds an edited copy of each text as an example (Chuang et al., 2022, section 2.8). `generator` is the
+    artifact of a masked language model, which stays frozen. `rated` is the token store of a set of rated pairs for
+    validation. If None, the model is validated by the loss over texts.
 
-    Of each text the first `text_tokens` tokens are learnt from; of rated pairs as many are read as the model reads.
+    Training reads the first `text_tokens` tokens of each text. Validation on rated pairs reads as many as the model
+    accepts.
 
-    With `masking` the encoder predicts masked tokens of either view too, over the view `masked` (Gao et al., 2021,
-    section 6: weight .1, 15 % of the tokens). The head begins anew, or as that of the artifact `language_model`.
+    With `masking` the encoder also predicts masked tokens of both views, over the view `masked` (Gao et al., 2021,
+    section 6: weight .1, 15 % of the tokens). The head is new, or taken from the artifact `language_model`.
     """
 
     views: ClassVar[tuple[str, ...]] = ("batch", "masked")
@@ -98,14 +102,16 @@ class SimCSE(DocumentObjective):
         self.projector = Projector(self.model.width, (projector or ProjectorConfig(kind="tanh")).kind)
         self._limit = text_tokens or self.model.max_tokens("document")
         if augmentation is None and generator is not None:
-            raise UserError("generator: simcse edits no texts; accepted: null, or a generator with `augmentation`")
+            raise UserError(
+                "generator: simcse edits texts only with `augmentation`. Set `generator: null`, or add `augmentation`."
+            )
         self._augmentation, self._editing = augmentation, None
         if augmentation is not None:
             vocabulary = self.model.tower("document").config.vocab_size
             self._editing = Editing(
                 self, augmentation, self.store.template, tokens=self._limit, vocabulary=vocabulary, generator=generator
             )
-            # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+            # Different rounding can turn a sample at the boundary between two tokens into a different token.
             self.self_check = not augmentation.generates
         self._predicting = masking
         if masking is not None:
@@ -115,7 +121,7 @@ class SimCSE(DocumentObjective):
         self.products = [MatrixProducts(self.model.tower("document"))]
 
     def reading(self, rows: Path) -> objective.Objective:
-        """Return this objective over other texts. With `rated`, return the evaluation on that set's pairs."""
+        """Return this objective over validation texts. With `rated`, return the evaluation on the rated pairs."""
         return super().reading(rows) if self._rated is None else RatedPairs(self, self.model, rows, self._rated)
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
@@ -131,7 +137,7 @@ class SimCSE(DocumentObjective):
         return batch._replace(edits=edits)
 
     def _masked(self, visits: list[Visit], texts: Batch, rate: float) -> MaskedBatch:
-        """Mask tokens of some texts twice, differently for the two views."""
+        """Mask tokens of the texts, with different masks for the two views."""
 
         def draws(purpose: str) -> np.ndarray:
             width = texts.ids.shape[1]
@@ -144,7 +150,7 @@ class SimCSE(DocumentObjective):
         return MaskedBatch(ids, texts.mask, texts.ids, masked)
 
     def operations(self, batch: ViewsBatch) -> float:
-        """Count the operations of encoding all views and copies, without the generator and the head."""
+        """Count the operations of encoding all views and copies. The generator and the head are not counted."""
         encoded = [batch.texts.mask, *([batch.masked.mask] if batch.masked is not None else [])]
         if self._editing is not None:
             assert batch.edits is not None
@@ -152,7 +158,7 @@ class SimCSE(DocumentObjective):
         return sum(self.products[0].training_operations(mask.sum(-1).numpy()) for mask in encoded)
 
     def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
-        """Compute the vectors of all views, and of edited copies used as examples."""
+        """Compute the vectors of all views, and of edited copies that are examples."""
         texts = [batch.texts]
         if self._editing is not None:
             assert batch.edits is not None
@@ -164,7 +170,7 @@ class SimCSE(DocumentObjective):
         return ViewsRepresentations(self.projector(torch.cat(pooled)), likelihoods)
 
     def _predicted(self, batch: MaskedBatch) -> Tensor:
-        """Compute (2N, L) log-probabilities of the masked tokens, 0 elsewhere."""
+        """Compute log-probabilities of the masked tokens: (2N, L), and 0 elsewhere."""
         width = batch.ids.shape[1]
 
         def found(part: MaskedBatch) -> Tensor:
@@ -179,7 +185,7 @@ class SimCSE(DocumentObjective):
         return self.evaluate(lambda term: self.scores(representations, batch, term))
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
-        """Return the scores of a loss."""
+        """Return the scores of a loss term."""
         if term.over == "masked":
             assert self._predicting is not None
             assert representations.likelihoods is not None
@@ -196,12 +202,14 @@ def view_scores(
     *,
     copies: Literal["positive", "negative"] | None = None,
 ) -> Scores:
-    """Compute (N, all texts) cosines of first views with the second views of all workers, from vectors (2N, d) of N
-    first and then N second views (Chuang et al., 2022, section 2.3).
+    """Compute cosines of first views with the second views of all workers: (N, all texts).
 
-    A view's target is its second view. Texts with the same key (N,) count once, and not at all if the key is the row's.
-    With duplicates, each counts, as in the released code. In vectors (3N, d), N edited copies come last. They add as
-    many columns, and the row's own copy is a target too, or a negative.
+    `vectors` (2N, d) are N first views followed by N second views (Chuang et al., 2022, section 2.3). The target of a
+    first view is its second view. Texts with equal `keys` (N,) count once, and not at all if the key is the row's. With
+    `duplicates="count"` all texts count, as in the public code.
+
+    With `copies`, `vectors` (3N, d) end with N edited copies, which add a column each. The row's own copy is a target
+    or a negative, as `copies` says.
     """
     count = len(keys)
     first, *later = functional.normalize(vectors, dim=-1).split(count)

@@ -1,5 +1,8 @@
-"""Pre-train an encoder whose vector a shallow decoder needs to restore the text (SimLM; Wang et al., 2023, section
-3.1), and the paper's other objectives of that shape (section 5.1)."""
+"""Pre-training of an encoder with a bottleneck (SimLM; Wang et al., 2023, section 3.1).
+
+A shallow decoder restores the text and sees the encoder only through its vector. The variants of the paper's section
+5.1 are options.
+"""
 
 from __future__ import annotations
 
@@ -23,58 +26,58 @@ from sparring.components.training.terms import LossTerm
 
 
 class BottleneckBatch(NamedTuple):
-    """Some texts, and what the encoder and the decoder read of them."""
+    """Some texts, with masked copies for the encoder and the decoder."""
 
     ids: Tensor
-    """(N, L) as they are in the collection."""
+    """Original tokens: (N, L)."""
     mask: Tensor
     text: Tensor
-    """(N, L) False for special tokens and padding."""
+    """True at tokens of the text, False at special tokens and padding: (N, L)."""
     encoder_masked: Tensor
-    """(N, L) what is masked for the encoder."""
+    """True at tokens that are masked for the encoder: (N, L)."""
     decoder_masked: Tensor
-    """(N, L) the same, and more."""
+    """True at tokens that are masked for the decoder, which include the encoder's: (N, L)."""
     encoder_draws: Tensor
-    """(N, L) a random number for what stands at each place instead."""
+    """A random number for the replacement of each token: (N, L)."""
     decoder_draws: Tensor
     encoder_ids: Tensor | None
-    """(N, L) what the encoder reads; None where the generator is to be asked."""
+    """Tokens that the encoder reads: (N, L). If None, the generator still has to choose them."""
     decoder_ids: Tensor | None
     keys: Tensor | None = None
-    """(N,) which text the document of each is, where texts are compared."""
+    """Key of the document's text: (N,). If None, vectors are not compared."""
 
 
 class Reading(NamedTuple):
-    """States and vectors of some texts by the encoder."""
+    """The encoder's states and vectors of some texts."""
 
     states: Tensor
-    """(N, L, h) of the last layer."""
+    """States of the last layer: (N, L, h)."""
     vectors: Tensor
-    """(N, h)."""
+    """Vectors of the texts: (N, h)."""
     middle: Tensor | None
-    """(N, L, h) of the middle layer, where the decoder reads them."""
+    """States of the middle layer: (N, L, h). If None, the decoder does not read them."""
 
 
 class Predictions(NamedTuple):
     """Predictions and vectors of some texts."""
 
     likelihoods: Tensor
-    """(N, 3, L) log-probabilities by the encoder, the decoder and the generator; 0 where nothing is predicted."""
+    """Log-probabilities by the encoder, the decoder and the generator: (N, 3, L). 0 where nothing is predicted."""
     vectors: Tensor
-    """(N, h)."""
+    """Vectors of the texts: (N, h)."""
 
 
 class SimLM(TokenPrediction):
-    """Log-probabilities of the tokens of texts, by the encoder and by a decoder that sees the encoder through its
-    vector alone.
+    """Log-probabilities of tokens by the encoder, and by a decoder that sees the encoder only through its vector.
 
-    The vector takes the place of the decoder's first token. It is the retriever's, before projection and normalization:
-    the last state of [CLS], as in the paper, or with mean pooling the mean. Encoder and decoder share the token
-    embeddings, the matrix before the softmax and the rest of the head; the decoder's layers are its own.
+    The vector replaces the decoder's first token. It is the retriever's vector before projection and normalization: the
+    last state of [CLS], as in the paper, or the mean with mean pooling. Encoder and decoder share the token embeddings
+    and the head, but not the layers.
 
-    `generator` is the artifact of a masked language model that samples replacements. It is frozen, or trained where a
-    term looks over its view, by masked language modelling of what is masked for the encoder (weight .2 in the public
-    code). `language_model` is the artifact of one whose head is the encoder's; without it a new head is made.
+    `generator` is the artifact of a masked language model that samples replacements. It stays frozen unless a loss term
+    uses the view `generator`. Then it learns to predict the tokens that are masked for the encoder (weight .2 in the
+    public code). `language_model` is the artifact of a masked language model whose head the encoder starts with. If
+    None, the head is new.
 
     Only the encoder is saved.
     """
@@ -85,9 +88,9 @@ class SimLM(TokenPrediction):
         "decoder": "tokens",
         "generator": "tokens",
     }
-    reads: ClassVar[float] = 1.5  # the decoder and the generator together half
+    reads: ClassVar[float] = 1.5  # the encoder, plus half for the decoder and the generator together
     predicts: ClassVar[float] = 2.0
-    # A sample that lies on the edge between two tokens may be another where products are rounded differently.
+    # Different rounding can turn a sample at the boundary between two tokens into a different token.
     self_check = False
 
     def __init__(
@@ -103,9 +106,14 @@ class SimLM(TokenPrediction):
         self.config = config
         self.model = DualEncoder.load(inputs.model)
         if self.model.config.towers != "shared":
-            raise UserError("towers: separate: pre-training makes one encoder for both sides; accepted: shared")
+            raise UserError(
+                "towers: got separate, but pre-training makes one encoder for both sides. Use `towers: shared`."
+            )
         if not self.store.template.before:
-            raise UserError("model: its tokenizer puts no token before a text for the vector to take the place of")
+            raise UserError(
+                "model: the decoder reads the vector in place of the text's first special token, and this tokenizer "
+                "adds none. Use a model whose tokenizer puts a token such as [CLS] before a text."
+            )
         self._views = {term.over for term in inputs.losses}
         for view in self._views:
             if wrong := config.unmasked(view):
@@ -126,7 +134,7 @@ class SimLM(TokenPrediction):
 
     @property
     def encoder(self) -> Any:
-        """The encoder in training."""
+        """The encoder, shared by both sides."""
         return self.model.tower("document")
 
     def collate(self, visits: list[Visit]) -> BottleneckBatch:
@@ -144,7 +152,7 @@ class SimLM(TokenPrediction):
         return BottleneckBatch(texts.ids, texts.mask, text, *masks, *draws, *read)
 
     def predicted(self, batch: BottleneckBatch) -> dict[str, Tensor]:
-        """Return the predicted tokens: all tokens of the text, or only masked ones."""
+        """Return the mask of predicted tokens, by view: all tokens of the text, or only masked ones."""
         everywhere = self.config.task != "masked"
         return {
             "encoder": batch.text if everywhere else batch.encoder_masked,
@@ -153,7 +161,7 @@ class SimLM(TokenPrediction):
         }
 
     def operations(self, batch: BottleneckBatch) -> float:
-        """Count the operations of encoder, decoder and head, and of the generator's samples and training."""
+        """Count the operations of encoder, decoder and head, and of the generator's sampling and training."""
         lengths = batch.mask.sum(-1).numpy()
         places = {view: int(where.sum()) for view, where in self.predicted(batch).items() if view in self._views}
         drawn = places.pop("generator", 0)
@@ -169,7 +177,7 @@ class SimLM(TokenPrediction):
         return learned + samples + trained + 3 * head_operations(self.generator.head, drawn)
 
     def encode(self, batch: BottleneckBatch) -> Predictions:
-        """Compute the predictions of a batch's texts, and their vectors."""
+        """Compute the predictions and vectors of a batch's texts."""
         width = batch.ids.shape[1]
 
         def predictions(part: BottleneckBatch) -> Tensor:
@@ -180,12 +188,14 @@ class SimLM(TokenPrediction):
         return Predictions(flat[:, : 3 * width].unflatten(1, (3, width)), flat[:, 3 * width :])
 
     def scores(self, representations: Predictions, batch: BottleneckBatch, term: LossTerm) -> Scores:
-        """Over the tokens of each text, by the view that the term asks for."""
+        """Return the scores of a loss term over the tokens of each text."""
         return self.token_scores(representations.likelihoods, batch, term)
 
     def replaced(self, batch: BottleneckBatch) -> BottleneckBatch:
-        """Replace masked tokens by the generator's samples, which are independent for encoder and decoder (Wang et al.,
-        2023, Eq. 1)."""
+        """Replace masked tokens by samples of the generator (Wang et al., 2023, Eq. 1).
+
+        The samples for encoder and decoder are independent.
+        """
         if batch.encoder_ids is not None:
             return batch
         generator, width = self.generator, batch.ids.shape[1]
@@ -212,7 +222,7 @@ class SimLM(TokenPrediction):
         return Reading(output.last_hidden_state, vectors, None if middle is None else output.hidden_states[middle])
 
     def _likelihoods(self, batch: BottleneckBatch, reading: Reading, width: int) -> Tensor:
-        """Compute (N, 3, width) log-probabilities by each view. Views without a loss are 0."""
+        """Compute log-probabilities by view: (N, 3, width). Views without a loss are 0."""
         where = self.predicted(batch)
         likelihoods = {}
         if "encoder" in self._views:
@@ -233,25 +243,33 @@ class SimLM(TokenPrediction):
 
     @property
     def generator(self) -> Any:
-        """The masked language model that samples."""
+        """The masked language model that samples replacements."""
         return self.trained_generator if self.trained_generator is not None else self.frozen(GENERATOR)
 
     def _predict(self, states: Tensor, where: Tensor, ids: Tensor, read: Tensor | None) -> Tensor:
-        """Compute (M,) log-probabilities at the M places of `where`: of the token, or of its detection as replaced."""
+        """Compute log-probabilities at the M places of `where`: (M,).
+
+        They are those of the original token, or for `task: detection` those of the right answer: replaced or not.
+        """
         assert read is not None
         wanted = (read != ids)[where] if self.config.task == "detection" else ids[where]
         likelihoods: Tensor = self.head.log_likelihoods(states[where], wanted)
         return likelihoods
 
     def _add_generator(self, artifact: Path | None) -> None:
-        """Load the generator; UserError where there is none and the task needs it, or its tokens are others."""
+        """Load the generator. Raise UserError if it is missing, superfluous, or has another vocabulary."""
         self.trained_generator = None
         if self.config.task == "masked":
             if "generator" in self._views or artifact is not None:
-                raise UserError("generator: `task: masked` has none; accepted: no generator, and no loss over it")
+                raise UserError(
+                    "generator: `task: masked` does not use a generator. Remove the generator and the loss `over: "
+                    "generator`."
+                )
             return
         if artifact is None:
-            raise UserError(f"generator: `task: {self.config.task}` needs one; accepted: a masked language model")
+            raise UserError(
+                f"generator: `task: {self.config.task}` needs a generator. Set it to a masked language model."
+            )
         generator = load_generator(artifact, self.inputs.model, self.model.max_tokens("document"))
         if "generator" in self._views:
             self.trained_generator = generator
@@ -260,7 +278,7 @@ class SimLM(TokenPrediction):
 
 
 class _Side(NamedTuple):
-    """Inputs of the generator for the encoder, or for the decoder."""
+    """The generator's inputs for one side: the encoder or the decoder."""
 
     ids: Tensor
     mask: Tensor

@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only m
 Parts = list[npt.NDArray]
 
 BLOCK, GPU_BLOCK = 2048, 32_768
-"""Rows of a block at most. A GPU is fastest with larger ones; none of these numbers changes a result."""
+"""Most rows of a block. A GPU is fastest with larger blocks. None of these numbers changes a result."""
 FIRST_BLOCK = 256
 SEGMENT = 32
 
 
 def largest(device: str) -> int:
-    """Rows of a block at most, on a device."""
+    """Return the most rows of a block on a device."""
     return BLOCK if device == "cpu" else GPU_BLOCK
 
 
@@ -73,7 +73,7 @@ def _on_cpu(parts: Parts) -> torch.Tensor:
 
 
 def _on_gpu(blocks: Iterator[Parts], device: str) -> Iterator[torch.Tensor]:
-    """Blocks as they are, on the GPU; the next one is read and copied while one is worked on."""
+    """Copy blocks to the GPU in their own type. The next block is read and copied while one is in use."""
     import torch
 
     stream = torch.cuda.Stream(device)

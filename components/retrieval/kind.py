@@ -1,8 +1,11 @@
-"""The interface of a retriever kind, and how a kind is found by its name.
+"""The interface of a kind, and how a kind is found by its name.
 
-A kind is a family of first-stage retriever: how its model is configured, what is stored of a text, how stored
-representations are searched, and what that costs. `kind: NAME` in a config names a file of
-`components/retrieval/kinds`. A name with a dot is the path of any other module. The module assigns its class to `Kind`.
+A kind is a family of first-stage retriever, and has two halves. Every kind has the index (`IndexKind`): what it is
+built of, in which files, how it is built, and what it costs. Kinds with a model that is trained have the other half too
+(`RetrieverKind`): how the model is configured, what is stored of a text, and how stored representations are searched.
+
+`kind: NAME` in a config names a file of `components/retrieval/kinds`. For example, `kind: dense` is the class `Dense`
+of `kinds/dense.py`. A name with a dot is the path of any other module. The module assigns its class to `Kind`.
 
 Losses, mining, groups and evaluation see scores and rankings. They do not know which kind they serve.
 
@@ -11,6 +14,7 @@ Reading a config imports the kind's module. A kind of this project therefore imp
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,10 +27,10 @@ import numpy.typing as npt
 from pydantic import SerializeAsAny, WrapValidator
 
 from sparring.components import modules
-from sparring.components.config import Config, UserError, listing, parse
+from sparring.components.config import Config, Invalid, UserError, listing, parse
 from sparring.components.data.ragged import Ragged
 from sparring.components.data.tokenizers import MODEL_CONFIG
-from sparring.components.data.vectors import stored_kind
+from sparring.components.data.vectors import document_shards, stored_kind
 from sparring.components.files import read_json
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.shape import ModelShape
@@ -74,8 +78,62 @@ class IndexOptions:
     ef: int
 
 
-class RetrieverKind(ABC):
-    """A family of first-stage retriever."""
+@dataclass(frozen=True)
+class VectorIndex:
+    """What `build_index` takes of retriever kinds."""
+
+    factory: str
+    """The name of the index, such as FAISS's factory string."""
+    ef_construction: int
+    """Candidates that a graph holds while it is built."""
+
+
+class IndexKind(ABC):
+    """How a kind's documents are indexed. A kind without a model, such as lexical, is nothing else.
+
+    Each kind also has a method `open_index`, which opens one file of an index. What it returns differs: a retriever's
+    index finds documents by their places, Lucene finds them by their ids.
+    """
+
+    in_java: ClassVar[bool] = False
+    """Whether Java builds the index. Java needs processes of its own."""
+
+    @abstractmethod
+    def documents(self, folder: Path) -> Sequence[Any]:
+        """Open the documents in a folder, one item for each file. The length of an item is its number of documents."""
+
+    @abstractmethod
+    def index_shape(
+        self, factory: str, documents: int, width: float, *, ef_construction: int = 0, memory: float = math.inf
+    ) -> IndexShape:
+        """Estimate what an index over documents of so many numbers costs, on machines with so many bytes of memory.
+
+        `width` is the number of a document's numbers, or of its characters for a lexical index. `ef_construction` is
+        the number of candidates that a graph holds while it is built.
+        """
+
+    @abstractmethod
+    def index_files(self, factory: str, files: int) -> list[IndexFile]:
+        """Divide an index over so many files of documents into files that are built and searched in parallel."""
+
+    @abstractmethod
+    def build_index(
+        self,
+        path: Path,
+        documents: Sequence[Any],
+        index: Any,
+        *,
+        threads: int,
+        on_added: Callable[[int], None],
+    ) -> None:
+        """Write one file of an index. `on_added` is called with the number of documents in each step.
+
+        `index` says how: a `VectorIndex` for retriever kinds, a `LuceneIndex` for lexical.
+        """
+
+
+class RetrieverKind(IndexKind):
+    """A family of first-stage retriever whose model is trained."""
 
     config: ClassVar[type[Config]]
     """The config of a start model, with `kind: NAME`."""
@@ -128,30 +186,30 @@ class RetrieverKind(ABC):
         """Raise UserError if `search.index` names no index of this kind, or none that fits such documents."""
         raise UserError(f"search.index: {factory}: {type(self).__name__} retrievers have no index; accepted: null")
 
-    def index_shape(
-        self, factory: str, documents: int, width: int, *, ef_construction: int, memory: float
-    ) -> IndexShape:
-        """Estimate what an index over documents of so many numbers costs, on machines with so many bytes of memory.
+    def documents(self, folder: Path) -> Sequence[Rows]:
+        """Open the documents' stored representations."""
+        return document_shards(folder)
 
-        By default an index holds all numbers in 4 bytes, and a query is compared with all documents.
-        """
+    def index_shape(
+        self, factory: str, documents: int, width: float, *, ef_construction: int = 0, memory: float = math.inf
+    ) -> IndexShape:
+        """Estimate the cost of an index that holds all numbers in 4 bytes and compares a query with all documents."""
         return IndexShape(factory, 4.0 * width, float(documents))
 
     def index_files(self, factory: str, files: int) -> list[IndexFile]:
-        """Divide an index over so many files of documents into files that are built and searched in parallel."""
+        """Raise NotImplementedError: by default a kind has no index."""
         raise NotImplementedError
 
     def build_index(
         self,
         path: Path,
         documents: Sequence[Rows],
+        index: VectorIndex,
         *,
-        factory: str,
         threads: int,
-        ef_construction: int,
         on_added: Callable[[int], None],
     ) -> None:
-        """Write one file of an index. `on_added` is called with the number of documents in each step."""
+        """Raise NotImplementedError: by default a kind has no index."""
         raise NotImplementedError
 
     def open_index(
@@ -174,19 +232,35 @@ def kind_module(name: str) -> str:
 
 
 @cache
-def kind_named(name: str) -> RetrieverKind:
-    """Find a kind by its name. UserError if no module of that name defines one."""
+def index_kind_named(name: str) -> IndexKind:
+    """Find a kind by its name, with or without a model. UserError if no module of that name defines one."""
     module = kind_module(name)
     if modules.file_of(module) is None:
-        names = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
-        raise UserError(f"kind: {name!r} is no retriever kind. Use {listing(names)}, or the dotted path of a module.")
+        raise _unknown(name, "is no retriever kind")
     try:
         kind = getattr(modules.load(module), "Kind", None)
     except ImportError as error:
-        raise UserError(f"kind: {name!r}: its module cannot be imported: {error}") from None
-    if not (isinstance(kind, type) and issubclass(kind, RetrieverKind)):
-        raise UserError(f"kind: {name!r}: the module defines no `Kind`. Assign a subclass of RetrieverKind to it.")
+        raise UserError(f"kind: {name!r}: its module cannot be imported: {error}", code="unknown-kind") from None
+    if not (isinstance(kind, type) and issubclass(kind, IndexKind)):
+        message = f"kind: {name!r}: the module defines no `Kind`. Assign a subclass of RetrieverKind to it."
+        raise UserError(message, code="unknown-kind")
     return kind()
+
+
+def kind_named(name: str) -> RetrieverKind:
+    """Find a kind of models by its name. UserError if there is none."""
+    kind = index_kind_named(name)
+    if not isinstance(kind, RetrieverKind):
+        raise _unknown(name, "has no model that is trained")
+    return kind
+
+
+def _unknown(name: str, problem: str) -> UserError:
+    """Refuse a name, and list the kinds of models."""
+    names = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
+    models = [name for name in names if isinstance(index_kind_named(name), RetrieverKind)]
+    message = f"kind: {name!r} {problem}. Use {listing(models)}, or the dotted path of a module."
+    return UserError(message, code="unknown-kind")
 
 
 def kind_of(model: Path) -> RetrieverKind:
@@ -213,7 +287,7 @@ def _of_its_kind(value: Any, validate: Callable[[Any], Any]) -> Any:
         config = kind_named(name).config
         return value if isinstance(value, config) else parse(config, value, where=f"kind {name}")
     except UserError as error:
-        raise ValueError(str(error)) from None
+        raise Invalid(str(error), error.code) from None
 
 
 RetrieverConfig = Annotated[SerializeAsAny[DualEncoderConfig], WrapValidator(_of_its_kind)]

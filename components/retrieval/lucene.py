@@ -121,6 +121,8 @@ PAIRS = (rf"({_SYLLABLE})(?=({_SYLLABLE}))|(?<=[{UNSPACED}]){_SYLLABLE}", "$1$2 
 FILTERS = ("cjkWidth", "lowercase", "cjkBigram")
 """Token filters of `any_language`. The last makes overlapping pairs of Chinese, Japanese and Korean characters."""
 
+INDEX = "index"
+"""The folder of an index in the directory of the step that built it."""
 JAVA = 21
 HEAP = "1g"
 # Lucene writes a segment when this buffer is full; Anserini's default of 2 GB would not fit into the heap.

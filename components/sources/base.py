@@ -1,7 +1,8 @@
-"""A source: a recipe's declaration, in YAML, of a collection and how to read it.
+"""The base class of sources. A source declares a collection and its format in YAML.
 
-A format is a file in this folder with a `class Source(base.Source)`; `format: beir` finds `beir.py`. So a new format is
-one new file. Importing a format and validating a declaration read none of the collection's files: a plan needs none.
+A format is a file in this folder with a `class Source(base.Source)`, so a new format is one new file. `format: beir`
+selects `beir.py`. Importing a format and validating a declaration do not read the collection's files: a plan works
+without them.
 """
 
 import importlib
@@ -25,46 +26,46 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 Splits = list[str] | dict[str, str] | None
-"""Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
+"""Splits to read: all (null), a list of names, or a mapping from new names to the collection's names."""
 
 
 class Sample(Config):
-    """A sample of queries that keeps queries about the same document together."""
+    """A sample of queries in which queries with the same document stay together."""
 
     queries: PositiveInt
-    """The number of queries."""
+    """Number of queries."""
     by: Literal["document"]
-    """Documents are sampled, each with all queries whose first relevant document it is. A batch then repeats documents
-    as often as a larger batch in training on all queries."""
+    """Unit of the sample. `document`: documents are sampled, each with all queries that have it as their first relevant
+    document. A batch then repeats documents as often as a larger batch of all queries would."""
 
 
 class HoldOut(Config):
-    """A split that is drawn from another."""
+    """A split that is split off from another."""
 
     of: str = "train"
-    """The split whose queries are drawn."""
+    """Split from which queries are taken."""
     share: float = Field(0.1, gt=0, lt=1)
-    """The share of its queries, of those that no split above this one draws; by their ids: the same ones whatever else
-    the split holds. Queries of the same text, but for case and white space, stay together."""
+    """Share of the queries of `of` that remain after the splits above this one. The choice depends only on a query's
+    id. Queries with equal text, ignoring case and white space, stay together."""
     start: float | None = Field(None, ge=0, lt=1)
-    """Where the share begins on a circle of length 1, on which all queries of `of` lie by their ids. Shares that do not
-    overlap there have no query in common, as folds need it. Null for a draw that knows of no other."""
+    """Start of the share on a circle of length 1, on which the queries of `of` are placed by their ids. Shares that do
+    not overlap on the circle have no query in common, as cross-validation folds need. `null`: an independent draw."""
 
     def draws(self, split: str, query_id: str) -> bool:
-        """Say whether a query of `of` is drawn for a split."""
+        """Return True if a query of `of` goes to a split."""
         if self.start is None:
             return keyed_int("hold out", split, query_id) < self.share * 2**64
         return (keyed_int("hold out", self.of, query_id) / 2**64 - self.start) % 1 < self.share
 
 
 READ = ("read_documents", "read_queries", "read_qrels", "read_groups", "read_examples")
-"""The methods of formats that yield records."""
+"""Methods of formats that yield records."""
 IDS = ("doc_id", "query_id", "doc_ids", "example_id", "first", "second")
-"""The fields of records that hold ids."""
+"""Fields of records that contain ids."""
 
 
 def _in_form(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Bring the ids of the records that a method reads into the form of `ids`."""
+    """Wrap a method that reads records, so that their ids have the Unicode form of `ids`."""
 
     @wraps(read)
     def reading(source: "Source") -> Iterator[Any]:
@@ -84,55 +85,53 @@ def _in_form(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]
 
 
 class Source(Config):
-    """The keys of every format. All are part of the identity of the ingested collection."""
+    """The keys that all formats share. They are part of the identity of the ingested collection."""
 
     format: str
-    """The name of the format: that of a file in `components/sources`."""
+    """Name of the format. It is the name of a file in `components/sources`."""
     on_bad: Literal["fail", "drop"] = "fail"
-    """For bad records: `fail` stops with the file and line of the first, `drop` leaves them out and counts them by
-    reason."""
+    """Treatment of bad records. `fail`: stop, and name the file and line of the first. `drop`: skip them, and count
+    them by reason."""
     sha256: dict[str, Sha256] = {}
     """SHA-256 digests that files must have, by their path inside `path`."""
     sample: dict[str, PositiveInt | Sample] = {}
-    """Keep only this many queries of a split, sampled by their ids: `{train: 10000}`, or by the ids of their relevant
-    documents: `{train: {queries: 10000, by: document}}`. All documents are kept, but for `only_judged`."""
+    """Number of queries to keep, by split. `{train: 10000}` samples by query ids. `{train: {queries: 10000, by:
+    document}}` samples by the ids of their relevant documents. All documents are kept, unless `only_judged` is set."""
     only_judged: bool = Field(False, exclude_if=lambda only: not only)
-    """Keep only the documents that a judgement of a kept query names: a collection for trials, in which retrieval is
-    easier than in the whole."""
+    """Restriction to documents that a judgement of a kept query names. Use it only for trials, because retrieval is
+    easier than in the whole collection."""
 
     own_document: Decision | None = Field(None, exclude_if=lambda decision: decision is None)
-    """What becomes of the document that a query is itself, as in ArguAna, Quora and item-to-item search. `leave out`:
-    no ranking has it, and a judgement of it does not count for this query. `leave out with copies`: rankings are also
-    without other documents with the query's text, unless they are judged relevant to it. `keep`: it counts like any
-    other. If null, it counts too, and `init`, `plan` and the results say so. In training it is never a negative,
-    whatever this key says."""
+    """Treatment of the document that a query itself is, as in ArguAna, Quora and item-to-item search. `leave out`: the
+    document is removed from the query's rankings, and judgements of it do not count. `leave out with copies`: documents
+    with the query's text are removed too, unless they are judged relevant to it. `keep`: the document counts like any
+    other. `null`: as `keep`, with a note in `init`, `plan` and the results. In training the document is never a
+    negative of its query, for any value of this key."""
 
     ids: Form | None = Field(None, exclude_if=lambda form: form is None)
-    """The Unicode form in which ids are read, those of imported rankings too. `NFC`: an id that is written with `é` as
-    one character here, and as two there, is one id. If null, ids are compared as they are written, character by
-    character."""
+    """Unicode form to which ids are converted, including ids of imported rankings. `NFC`: ids match if they differ only
+    in writing `é` as one or two characters. `null`: ids are compared character by character."""
 
     hold_out: dict[str, HoldOut] = {}
-    """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev
-    queries. They are drawn before `sample`."""
+    """Additional splits, split off from existing ones before `sample` applies. For example `{dev: {of: train, share:
+    0.1}}` for a collection without dev queries."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Wrap the methods that read records, so that a format need not know of Unicode forms."""
+        """Wrap the methods that read records, so that formats need not handle Unicode forms."""
         super().__init_subclass__(**kwargs)
         for name in READ:
             if name in vars(cls):
                 setattr(cls, name, _in_form(vars(cls)[name]))
 
     def id_in_form(self, name: Any) -> Any:
-        """Return an id in the form of `ids`. Formats that look an id up among records need this."""
+        """Convert an id to the form of `ids`. Formats that look up ids of records need this."""
         return in_form(self.ids, name) if isinstance(name, str) else name
 
     def counts(self, queries: Mapping[str, int]) -> dict[str, int]:
-        """Estimate the number of queries in each split after splits are held out and samples drawn, from the numbers in
-        the collection."""
+        """Estimate the number of queries per split after `hold_out` and `sample`, from the collection's numbers."""
         counts, by_place = dict(queries), dict[str, float](queries)
         for split, hold_out in self.hold_out.items():
-            before = counts if hold_out.start is None else by_place  # shares with a place take nothing from each other
+            before = counts if hold_out.start is None else by_place  # shares with a start do not reduce each other
             counts[split] = round(hold_out.share * before.get(hold_out.of, 0))
             counts[hold_out.of] = counts.get(hold_out.of, 0) - counts[split]
             if hold_out.start is None:
@@ -146,19 +145,19 @@ class Source(Config):
         """Yield every document, in the order of the files."""
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield every query of the chosen splits; by default none."""
+        """Yield every query of the chosen splits. By default there are none."""
         return iter(())
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Yield every judgement of the chosen splits; by default none."""
+        """Yield every judgement of the chosen splits. By default there are none."""
         return iter(())
 
     def key_of(self, column: str) -> str:
-        """Return the key that names a column of the qrels; empty if the format fixes the columns."""
+        """Return the config key that names a column of the qrels. Return "" if the format fixes the columns."""
         return ""
 
     def about(self) -> dict[str, Any]:
-        """Return facts about this source for the artifact's record, besides counts and digests."""
+        """Return facts about this source for the artifact's record, in addition to counts and digests."""
         return {}
 
 
@@ -170,23 +169,23 @@ def formats() -> tuple[str, ...]:
 
 
 TABLES = ("csv", "json", "jsonl", "txt", "parquet")
-"""Kinds of files that are no formats of their own."""
+"""Kinds of files that are not formats themselves."""
 
 
 def declared(tree: Any) -> Any:
-    """Return the source that a mapping with `format` declares; errors keep the path of the wrong key."""
+    """Return the source that a mapping with `format` declares. Errors keep the path of the wrong key."""
     if not isinstance(tree, dict):
         return tree
     name = tree.get("format")
     accepted = formats()
     if name not in accepted:
         problem = "no format" if name is None else f"unknown format {name!r}"
-        table = "; for .csv, .jsonl, .txt and .parquet files: tables" if name in TABLES else ""
+        table = "; for .csv, .jsonl, .txt and .parquet files use tables" if name in TABLES else ""
         meant = table or did_you_mean(str(name), accepted)
         raise ValueError(f"{problem}; accepted: {listing(accepted)}{meant}")
     for key, text in _texts(tree):
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")
+            raise ValueError(f"{key}: got {text!r:.80}, which contains characters that no file or file name can have")
     source: type[Source] = importlib.import_module(f"sparring.components.sources.{name}").Source
     try:
         return source.model_validate(tree)
@@ -195,7 +194,7 @@ def declared(tree: Any) -> Any:
 
 
 def _texts(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every key and text of a tree, and the key that it is or belongs to."""
+    """Yield every key and text of a tree, each with the dotted key of its place."""
     if isinstance(tree, str):
         yield path, tree
     elif isinstance(tree, (dict, list)):
@@ -206,7 +205,7 @@ def _texts(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _with_accepted_keys(error: ValidationError, source: type[Source]) -> ValidationError:
-    """Return the same error, with the keys that the format accepts for an unknown key."""
+    """Return the same error. For an unknown key, add the keys that the format accepts."""
     details: list[InitErrorDetails] = []
     for line in error.errors():
         kind: str | PydanticCustomError = line["type"]
@@ -226,10 +225,12 @@ AnySource = Annotated[SerializeAsAny[Source], BeforeValidator(declared)]
 
 
 def locate(path: str) -> Path:
-    """Return the path of a declared file or folder: a leading `data/` is replaced by `$SPARRING_DATA`, if that is set.
-    Raise UserError for a URL."""
+    """Return the path of a declared file or folder. `$SPARRING_DATA`, if set, replaces a leading `data/`.
+
+    Raise UserError for a URL.
+    """
     if "://" in path:
-        raise UserError(f"{path}: a URL; accepted: a file or folder of the machine that reads the data")
+        raise UserError(f"{path}: this is a URL. Use a file or folder of the machine that reads the data.")
     parts = Path(path).parts
     data = os.environ.get("SPARRING_DATA")
     if data and parts and parts[0] == "data":
@@ -238,19 +239,19 @@ def locate(path: str) -> Path:
 
 
 def sought(missing: Sequence[str]) -> str:
-    """Name files that are not there, and where they were looked for, for an error message."""
+    """Describe missing files and the places where they were expected, for an error message."""
     hints = []
     if any(name.startswith("~") for name in missing):
         hints.append("write out what ~ stands for")
     if any(Path(name).parts[:1] == ("data",) for name in missing):
         hints.append("$SPARRING_DATA moves data/")
     elif any("/" in name and not Path(name).is_absolute() and name[0] != "~" for name in missing):
-        hints.append(f"looked for in {Path.cwd()}; a whole path is the same from everywhere")
+        hints.append(f"looked for in {Path.cwd()}; an absolute path works from everywhere")
     return "; ".join([f"source missing: {listing(missing[:3])}", *hints])
 
 
 def chosen(splits: Splits, present: list[str]) -> dict[str, str]:
-    """Return the splits that are read, as a mapping from our names to the collection's."""
+    """Return the splits to read, as a mapping from our names to the collection's names."""
     if isinstance(splits, dict):
         return splits
     return {name: name for name in (present if splits is None else splits)}

@@ -1,8 +1,8 @@
-"""A BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, each plain or .gz.
+"""A BEIR folder: `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`, each plain or .gz.
 
-`queries.jsonl` may hold answers, a list of texts or SQuAD's, in `metadata.answers` or `answers`. A query belongs to
-the split whose qrels judge it. A query without judgements has the split `unjudged`, and is left out if `splits` is
-given.
+`queries.jsonl` may have answers in `metadata.answers` or `answers`: a list of texts, or SQuAD's form. A query belongs
+to the split whose qrels judge it. A query without judgements has the split `unjudged`, and is skipped if `splits` is
+set.
 """
 
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ class Source(base.Source):
     """The keys of `format: beir`."""
 
     path: str
-    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     splits: base.Splits = None
-    """Which files of `qrels/` are read: all (null), a list of names, or a mapping such as `{dev: validation}`."""
+    """Files of `qrels/` to read: all (`null`), a list of names, or a mapping such as `{dev: validation}`."""
 
     def files(self) -> dict[str, Path]:
         """Return the corpus, the queries, and the qrels of the chosen splits."""
@@ -50,7 +50,7 @@ class Source(base.Source):
                 yield document(item.value["_id"], item.value.get("title"), item.value.get("text"), item.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield the queries that the chosen splits judge, and the unjudged ones if `splits` is not given."""
+        """Yield the queries that the chosen splits judge, and the unjudged ones if `splits` is not set."""
         splits = first_splits(self.read_qrels())
         for item in read_objects(self._path("queries.jsonl")):
             if isinstance(item, Bad):
@@ -85,5 +85,5 @@ def _query(item: Item, split: str) -> Query | Bad:
     metadata = item.value.get("metadata")
     answers = metadata.get("answers") if isinstance(metadata, dict) else None
     if answers is None:
-        answers = answer_texts(item.value.get("answers"))  # of something else it may be the name
+        answers = answer_texts(item.value.get("answers"))  # this key may also mean something else
     return query(item.value["_id"], item.value["text"], answers, split, item.place)

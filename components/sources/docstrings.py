@@ -1,8 +1,9 @@
-"""The documentation of installed Python packages: the first sentence of a docstring is a query for the rest.
+"""The documentation of installed Python packages. The first sentence of a docstring is a query for the rest.
 
-As in CodeSearchNet the query is the first sentence of a function's or class's docstring; the document is the qualified
-name (title) with the signature and the rest of the docstring (text). Files are parsed, never imported. The collection
-depends only on the versions of the packages. The artifact's record holds those, and a digest of all pairs.
+As in CodeSearchNet, the query is the first sentence of a function's or class's docstring. The document has the
+qualified name as title, and the signature and the rest of the docstring as text. Files are parsed, never imported. The
+collection depends only on the versions of the packages. The artifact's record contains these, and a digest of all
+pairs.
 """
 
 import hashlib
@@ -25,26 +26,28 @@ class Source(base.Source):
     """The keys of `format: docstrings`."""
 
     packages: list[str] = Field(min_length=1)
-    """The packages, by the names that Python imports them by, such as `sklearn`; `stdlib` is the standard library."""
+    """Packages, by their import names, such as `sklearn`. `stdlib` is the standard library."""
     min_query_words: int = 4
-    """The least number of words in a first sentence."""
+    """Minimum number of words in a first sentence."""
     min_text_words: int = 20
-    """The least number of words in the rest of a docstring."""
+    """Minimum number of words in the rest of a docstring."""
     near_duplicate: float = Field(default=0.8, ge=0.5, le=1)
-    """Of two docstrings with at least this overlap (Jaccard similarity of their runs of four words), only the first is
-    kept."""
+    """Overlap (Jaccard similarity of runs of four words) from which two docstrings are near duplicates. Only the first
+    of them is kept."""
 
     dev: float = Field(default=0.1, ge=0, le=0.5)
-    """The share of files whose docstrings become the dev split."""
+    """Share of files whose docstrings become the dev split."""
     test: float = Field(default=0.1, ge=0, le=0.5)
-    """The share of files whose docstrings become the test split."""
+    """Share of files whose docstrings become the test split."""
     versions: dict[str, str] = Field(default={}, exclude_if=lambda versions: not versions)
     """Versions that packages must have, by their names in `packages`."""
 
     @model_validator(mode="after")
     def _versions_of_packages(self) -> Self:
         if unknown := [name for name in self.versions if name not in self.packages]:
-            raise ValueError(f"versions: {unknown[0]!r} is none of the packages; accepted: {listing(self.packages)}")
+            raise ValueError(
+                f"versions: {unknown[0]!r} is not one of the packages. Use these names: {listing(self.packages)}."
+            )
         return self
 
     def installed(self) -> dict[str, str]:
@@ -61,13 +64,13 @@ class Source(base.Source):
             yield document(doc.name, doc.name, f"{doc.signature}\n{doc.rest}", doc.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield the first sentences. Their ids differ from the documents', as some evaluation tools drop equal ids."""
+        """Yield the first sentences. Ids differ from documents' ids, because some evaluation tools drop equal ids."""
         for doc in harvest(self):
             split = split_of(doc.module, self.dev, self.test)
             yield query(f"q:{doc.name}", doc.sentence, None, split, doc.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Yield the docstring of each first sentence."""
+        """Yield the judgement that pairs each first sentence with its docstring."""
         for doc in harvest(self):
             split = split_of(doc.module, self.dev, self.test)
             yield judgement(f"q:{doc.name}", doc.name, 1, split, doc.place)
@@ -79,13 +82,13 @@ class Source(base.Source):
 
 @lru_cache(maxsize=1)  # documents, queries and qrels are read in turn
 def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_duplicate: float) -> tuple[Docstring, ...]:
-    """Return the docstrings that make a pair, without duplicates, in the order of packages and files."""
+    """Collect the docstrings that make a pair, without duplicates, in the order of packages and files."""
     shingles, sentences, names_taken = Shingles(near_duplicate), set[str](), set[str]()
     kept = []
     for name in names:
         for doc in read_docstrings(name, query_words=query_words, text_words=text_words):
             sentence = " ".join(doc.sentence.lower().split())
-            # A sentence that occurs twice would be one query with two possible documents.
+            # A repeated sentence would be a query with two possible documents.
             if doc.name in names_taken or sentence in sentences or shingles.near(f"{sentence} {doc.rest}"):
                 continue
             names_taken.add(doc.name)
@@ -98,10 +101,13 @@ def harvest(source: Source) -> tuple[Docstring, ...]:
     """Return the docstrings of a source. Raise UserError if a package or its declared version is not installed."""
     missing = source.missing()
     if missing:
-        raise UserError(f"format docstrings: not installed: {', '.join(missing)}")
+        raise UserError(f"format docstrings: {', '.join(missing)} is not installed.")
     for name, declared in source.versions.items():
         if (version := version_of(name)) != declared:
-            raise UserError(f"format docstrings: versions: {name} is {version}, but the source declares {declared}")
+            raise UserError(
+                f"format docstrings: versions: {name} is {version}, but the source declares {declared}. Install the "
+                "declared version, or declare the installed one."
+            )
     names = tuple(dict.fromkeys(source.packages))
     return _harvest(names, source.min_query_words, source.min_text_words, source.near_duplicate)
 
@@ -109,26 +115,26 @@ def harvest(source: Source) -> tuple[Docstring, ...]:
 def split_of(module: str, dev: float = 0.1, test: float = 0.1) -> str:
     """Return the split of a file, by a hash of its module path and the shares of dev and test.
 
-    Docstrings of a file resemble each other (families of functions, repeated descriptions of parameters), so all of
-    them are in one split. Measured on numpy, scipy, pandas, scikit-learn and torch: 1.2 % of the test documents share
-    half of their runs of words with a training document, against 11.8 % with a split by functions (5.1 % against
-    25.4 % share three tenths).
+    All docstrings of a file are in the same split, because they resemble each other (families of functions, repeated
+    descriptions of parameters). Measured on numpy, scipy, pandas, scikit-learn and torch: 1.2 % of the test documents
+    share half of their runs of words with a training document, against 11.8 % with a split by functions. Three tenths
+    are shared by 5.1 % against 25.4 %.
     """
     point = int.from_bytes(hashlib.sha256(module.encode()).digest()[:4], "big") / 2**32
     return "test" if point < test else "dev" if point < test + dev else "train"
 
 
 def manifest(source: Source) -> str:
-    """Return a SHA-256 digest of all pairs, sorted."""
+    """Compute a SHA-256 digest of all pairs, sorted."""
     digest = hashlib.sha256()
     for line in sorted(repr((doc.name, doc.sentence, doc.signature, doc.rest)) for doc in harvest(source)):
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()
 
 
-@cache  # looking for a package's distribution reads the lists of all that are installed
+@cache  # finding a package's distribution reads the file lists of all installed packages
 def version_of(name: str) -> str:
-    """Return the version of an installed package; for the standard library, Python's."""
+    """Return the version of an installed package. For the standard library it is Python's version."""
     if name == "stdlib":
         return platform.python_version()
     distributions = importlib.metadata.packages_distributions().get(name)

@@ -1,8 +1,8 @@
-"""DPR's files: documents as TSV, questions with gold documents as JSON, questions with answers as TSV.
+"""DPR's files: documents as TSV, questions with gold documents as JSON, and questions with answers as TSV.
 
-The ids in the first column of the documents (row numbers from 1 in DPR's Wikipedia) are the `passage_id` of the JSON
-and are kept, without the `wiki:` that some files put before them. Questions have no ids in these files; theirs are
-SPLIT-ROW, with rows from 0 as in Pyserini's topics.
+The first column of the documents has their ids (row numbers from 1 in DPR's Wikipedia), which the JSON calls
+`passage_id`. A prefix `wiki:`, which some files have, is removed. Questions have no ids in these files. They get the
+ids SPLIT-ROW, with rows from 0 as in Pyserini's topics.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,25 @@ class Source(base.Source):
     """The keys of `format: dpr`."""
 
     path: str
-    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     documents: str = "psgs_w100.tsv"
-    """TSV file with the header id, text, title; plain or .gz."""
+    """TSV file of the documents, with the header id, text, title. It may be plain or .gz."""
     retriever: dict[str, str] = {}
     """JSON file of each split with questions, answers and gold documents, such as `{train: nq-train.json}`."""
     questions: dict[str, str] = {}
     """TSV file of each split with questions and answers but no judgements, such as `{test: nq-test.csv}`."""
     positives: int | None = Field(default=None, ge=1)
-    """Only this many of a question's positive contexts, the first, count as relevant; null for all."""
+    """Number of a question's first positive contexts that count as relevant. `null`: all."""
     straight_apostrophes: bool = True
-    """Replace typographic apostrophes in questions by plain ones, as DPR does before a model reads a question."""
+    """Replacement of typographic apostrophes in questions by plain ones, as in DPR."""
     hard_negatives: int = Field(default=0, ge=0)
-    """This many of a question's hard negative contexts, the first, become judgements with relevance 0."""
+    """Number of a question's first hard negative contexts that become judgements with relevance 0."""
 
     @model_validator(mode="after")
     def _splits_are_disjoint(self) -> Self:
         both = self.retriever.keys() & self.questions.keys()
         if both:
-            raise ValueError(f"split {min(both)!r} is in both retriever and questions; keep it in one")
+            raise ValueError(f"the split {min(both)!r} is in both `retriever` and `questions`. Keep it in one of them.")
         return self
 
     def files(self) -> dict[str, Path]:
@@ -77,7 +77,7 @@ class Source(base.Source):
         """Yield the gold documents of each question, then its hard negatives, up to `hard_negatives`."""
         for split, name in self.retriever.items():
             for row, item in enumerate(read_array(self._path(name))):
-                if isinstance(item, Item):  # others were reported when the queries were read
+                if isinstance(item, Item):  # bad rows were reported when the queries were read
                     yield from self._judgements(item, f"{split}-{row}", split)
 
     def _judgements(self, item: Item, query_id: str, split: str) -> Iterator[Judgement | Bad]:
@@ -107,12 +107,12 @@ class Source(base.Source):
 
 
 IDS = ("passage_id", "psg_id", "id")
-"""The keys of a context's id: questions have `passage_id` or `psg_id`, results `id`."""
+"""Keys of a context's id. Files of questions have `passage_id` or `psg_id`, and files of results have `id`."""
 PREFIX = "wiki:"
-"""Some files write `wiki:7` for the passage 7."""
+"""Prefix of ids in some files, which write `wiki:7` for passage 7."""
 
 
 def passage_id(context: Any) -> str | None:
-    """Return the id of a context, as the passages have it; None if it has none."""
+    """Return the passage id of a context. Return None if it has none."""
     ids = (context.get(key) for key in IDS) if isinstance(context, dict) else ()
     return next((str(name).removeprefix(PREFIX) for name in ids if name is not None), None)

@@ -1,9 +1,9 @@
-"""Training data of FlagEmbedding: JSON lines with `query`, `pos`, `neg`, and for distillation `pos_scores` and
+"""FlagEmbedding's training data: JSON lines with `query`, `pos`, `neg`, and for distillation `pos_scores` and
 `neg_scores`.
 
-These are the fields that `FlagEmbedding/abc/finetune/embedder/AbsDataset.py` of its repository reads, and `reranker`'s
-next to it. A row's own instruction, `prompt`, counts there if `query_instruction_for_retrieval` is set, in the words
-of `query_instruction_format`. `type` and `batch_size` steer its batches and are not read.
+The fields are those of `FlagEmbedding/abc/finetune/embedder/AbsDataset.py` in its repository, and of `reranker`'s file
+next to it. FlagEmbedding uses a row's own instruction, `prompt`, if `query_instruction_for_retrieval` is set, in the
+form of `query_instruction_format`. `type` and `batch_size` only affect its batches, and are ignored here.
 """
 
 import json
@@ -25,22 +25,22 @@ class Source(training_groups.GroupSource):
     """The keys of `format: flagembedding`."""
 
     query_instruction_format: str | None = None
-    """How a row's `prompt` and its query are put together: `{}{}`, or `Instruct: {}\\nQuery: {}`. Null leaves the
-    prompts out: a retriever's own `query_prompt` is the same for all queries."""
+    """Template that joins a row's `prompt` and its query, such as `{}{}` or `Instruct: {}\\nQuery: {}`. `null`: prompts
+    are ignored. (A retriever's own `query_prompt` is the same for all queries.)"""
 
     @model_validator(mode="after")
     def _two_places(self) -> Self:
         wanted = self.query_instruction_format
         if wanted is not None and wanted.count("{}") != 2:
-            raise ValueError(f"query_instruction_format: got {wanted!r}; accepted: text with {{}} twice, or null")
+            raise ValueError(f"query_instruction_format: got {wanted!r}. Write a text with {{}} twice, or null.")
         return self
 
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
         """Return a row with its positives before its negatives."""
         if wrong := [name for name in LISTS if not isinstance(row.get(name), list | None)]:
-            return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list")
+            return Bad("wrong columns", place, f"{listing(wrong)} must be a list")
         if "query" not in row or row.get("pos") is None:
-            return Bad("wrong columns", place, f"expected query, pos and neg; it has {', '.join(row)}")
+            return Bad("wrong columns", place, f"expected query, pos and neg, but it has {', '.join(row)}")
         positives, negatives, right, wrong = (row.get(name) or [] for name in LISTS)
         teacher: list[float] | Bad | None = None
         if row.get("pos_scores") is not None and (row.get("neg_scores") is not None or not negatives):
@@ -58,7 +58,7 @@ class Source(training_groups.GroupSource):
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write a row a group, with scores if there is a teacher."""
+    """Write a row per group, with scores if there is a teacher."""
     path = folder / f"{name}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for record in records:

@@ -1,6 +1,6 @@
-"""Hugging Face datasets, from the hub or saved to disk, with names of columns.
+"""Hugging Face datasets, from the hub or saved to disk.
 
-If the queries' table has no column `split`, a query belongs to the split whose qrels judge it.
+If the table of queries has no column `split`, a query belongs to the split whose qrels judge it.
 """
 
 from collections.abc import Iterator
@@ -26,45 +26,45 @@ from sparring.components.sources.table_files import dataset_rows, files_of, load
 
 
 class Table(Config):
-    """One split of a dataset, from the hub (`dataset`) or from a folder written by `save_to_disk` (`path`)."""
+    """A split of a dataset, from the hub (`dataset`) or from a folder written by `save_to_disk` (`path`)."""
 
     dataset: str | None = None
-    """The name on the hub, such as `BeIR/scifact`."""
+    """Name on the hub, such as `BeIR/scifact`."""
     path: str | None = None
-    """A folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     name: str | None = None
-    """The name of the dataset's configuration, if it has several."""
+    """Name of the dataset's configuration, if it has several."""
     split: str | None = None
-    """The dataset's split; needed unless `path` holds a single table."""
+    """Split of the dataset. It is required, unless `path` contains a single table."""
     revision: str | None = None
     """Commit, tag or branch on the hub. Only a commit guarantees that the same data is read again."""
     columns: dict[str, str | None] = {}
-    """The table's names of columns that it calls differently, such as `{doc_id: _id}`. Null leaves a column out that
-    the table may do without, such as `{answers: null}`."""
+    """Names of columns in the table, by our names, where they differ. For example `{doc_id: _id}`. A value of null
+    omits an optional column, for example `{answers: null}`."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if (self.dataset is None) == (self.path is None):
-            raise ValueError("give either dataset (on the hub) or path (a folder)")
+            raise ValueError("set either `dataset` (a name on the hub) or `path` (a folder), and not both")
         if self.path is not None and (self.name or self.revision):
-            raise ValueError("name and revision have no effect on a folder")
+            raise ValueError("`name` and `revision` have no effect on a folder. Remove them.")
         if self.dataset is not None and self.split is None:
-            raise ValueError("a dataset on the hub needs a split")
+            raise ValueError("a dataset on the hub needs a split. Set `split`.")
         return self
 
 
 class Source(base.Source):
-    """The keys of `format: huggingface`: one table of documents, one of queries, and one of qrels for each split."""
+    """The keys of `format: huggingface`: a table of documents, a table of queries, and a table of qrels per split."""
 
     documents: Table
-    """The table with the columns doc_id, text and optionally title."""
+    """Table with the columns doc_id, text and optionally title."""
     queries: Table
-    """The table with the columns query_id, text and optionally answers and split."""
+    """Table with the columns query_id, text and optionally answers and split."""
     qrels: dict[str, Table] = {}
-    """For each split, the table with the columns query_id, doc_id and relevance."""
+    """Table of each split with the columns query_id, doc_id and relevance."""
 
     def files(self) -> dict[str, Path]:
-        """Return the files of the folders. The hub's are not listed: the revision identifies them."""
+        """Return the files of the folders. Files on the hub are not listed, because the revision identifies them."""
         files: dict[str, Path] = {}
         for table in [self.documents, self.queries, *self.qrels.values()]:
             if table.path is not None:
@@ -92,7 +92,7 @@ class Source(base.Source):
 
 
 def _rows(table: Table, required: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield rows with our names of columns, and the place of each. A missing optional column is None."""
+    """Yield rows with our names of columns, each with its place. A missing optional column is None."""
     place = str(base.locate(table.path)) if table.path is not None else str(table.dataset)
     loaded = _load(table, place)
     names = names_in_table(place, loaded.column_names, required, optional, table.columns)
@@ -105,10 +105,10 @@ def _load(table: Table, place: str) -> Any:
     loaded = load_dataset(Path(place)) if table.path is not None else _of_hub(table, place)
     if isinstance(loaded, dict):
         if table.split not in loaded:
-            raise UserError(f"{place}: no split {table.split!r}; it has {listing(loaded)}")
+            raise UserError(f"{place}: there is no split {table.split!r}. Use one of these: {listing(loaded)}.")
         return loaded[table.split]
     if table.path is not None and table.split not in (None, str(loaded.split)):
-        raise UserError(f"{place}: split: got {table.split!r}; accepted: none, as this is one table")
+        raise UserError(f"{place}: split: got {table.split!r}, but the folder is a single table. Remove `split`.")
     return loaded
 
 
@@ -116,7 +116,7 @@ def _of_hub(table: Table, place: str) -> Any:
     try:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
-        raise UserError("format huggingface: the package `datasets` is not installed") from None
+        raise UserError("format huggingface: the package `datasets` is not installed. Install it.") from None
     try:
         return datasets.load_dataset(table.dataset, table.name, split=table.split, revision=table.revision)
     except (FileNotFoundError, datasets.exceptions.DatasetsError, ValueError) as error:

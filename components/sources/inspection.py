@@ -1,4 +1,4 @@
-"""Inspection of a source: counts, lengths, samples and mistakes of all its records."""
+"""Inspection of a source: counts, lengths, samples and bad records."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -18,34 +18,34 @@ from sparring.components.sources.survey import percentile
 
 SAMPLES = 2
 LENGTHS = 100_000
-"""Number of texts that are measured, the first of each table."""
+"""Number of first texts of each table whose lengths are measured."""
 BATCH = 10_000
-"""Judgements that are looked up at once."""
+"""Number of judgements that are looked up together."""
 MISSING = ("judgement of a missing query", "judgement of a missing document")
-"""Reasons of judgements whose ids are not there."""
+"""Reasons for judgements whose ids are missing."""
 
 
 class Hashes:
-    """Hashes of values that are counted or looked up, 8 bytes each."""
+    """A collection of hashes that are counted or looked up. A hash has 8 bytes."""
 
     def __init__(self) -> None:
         self._values = array("q")
 
     def add(self, *parts: object) -> None:
-        """Count a value."""
+        """Add a value's hash."""
         self._values.append(hash(parts))
 
     def distinct(self) -> np.ndarray:
-        """Return the hashes in order, each once."""
+        """Return the distinct hashes, sorted."""
         return np.unique(np.array(self._values, dtype=np.int64))
 
     def repeated(self) -> int:
-        """Return the number of values that came again."""
+        """Return the number of values that are repetitions of earlier ones."""
         return len(self._values) - len(self.distinct())
 
 
 def lacking(names: Sequence[str], ids: np.ndarray) -> np.ndarray:
-    """Return the positions of names that are not among the distinct hashes of ids."""
+    """Return the positions of names whose hashes are not among the sorted, distinct hashes `ids`."""
     wanted = np.array([hash((name,)) for name in names], dtype=np.int64)
     places = np.searchsorted(ids, wanted)
     return np.flatnonzero(np.append(ids, 0)[places] != wanted) if len(ids) else np.arange(len(names))
@@ -56,7 +56,7 @@ def _has(ids: np.ndarray, name: str) -> bool:
 
 
 class Texts:
-    """A table of texts with ids."""
+    """Statistics of a table of texts with ids."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -78,14 +78,14 @@ class Texts:
             self._words.append(len(text.split()))
 
     def lengths(self) -> str:
-        """Return the words of a text, for people."""
+        """Describe the lengths of the texts in words."""
         if not self._words:
             return ""
         return f"{np.mean(self._words):.0f} words in the mean, 95 % have at most {percentile(self._words)}"
 
 
 class Inspection:
-    """The contents of a source."""
+    """Statistics of all records of a source."""
 
     def __init__(self, source: Source) -> None:
         self.documents, self.queries = Texts(), Texts()
@@ -157,11 +157,11 @@ class Inspection:
 
     @property
     def in_two_forms(self) -> bool:
-        """Whether judgements name queries or documents by ids that are there in another Unicode form."""
+        """True if judgements name queries or documents whose ids exist in a different Unicode form."""
         return any(HOW in self.examples.get(reason, "") for reason in MISSING)
 
     @property
     def relevant(self) -> float:
-        """Mean number of relevant documents of a query that has one."""
+        """Mean number of relevant documents, over the queries with at least one."""
         count = sum(count for grade, count in self.grades.items() if grade > 0)
         return count / max(1, sum(self.judged_by_split.values()))

@@ -13,17 +13,17 @@ class Source(base.Source):
     """The keys of `format: ir_datasets`."""
 
     dataset: str
-    """The id of the dataset with the documents, such as `beir/scifact` or `msmarco-passage`."""
+    """Id of the dataset with the documents, such as `beir/scifact` or `msmarco-passage`."""
     splits: dict[str, str] | None = None
-    """The id of each split, such as `{dev: msmarco-passage/dev/small}`. By default `DATASET/train`, `/dev` and `/test`,
-    as far as they exist, or without any of them the dataset itself as `test`."""
+    """Id of each split, such as `{dev: msmarco-passage/dev/small}`. `null`: `DATASET/train`, `DATASET/dev` and
+    `DATASET/test`, as far as they exist. If none of them exists, the dataset itself is the split `test`."""
 
     def missing(self) -> list[str]:
         """Return the package `ir_datasets`, if it is not installed."""
         return [] if importlib.util.find_spec("ir_datasets") else ["the package ir_datasets"]
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Yield the documents, with their title if they have one."""
+        """Yield the documents, with titles if they have any."""
         for number, doc in _numbered(self.dataset, "docs"):
             title = getattr(doc, "title", "")
             text = getattr(doc, "text", None) or getattr(doc, "body", None)
@@ -56,27 +56,27 @@ class Source(base.Source):
 
 def _package() -> Any:
     try:
-        import ir_datasets  # optional, and a plan must not need it
+        import ir_datasets  # optional, and a plan must work without it
     except ModuleNotFoundError:
-        raise UserError("format ir_datasets: the package `ir_datasets` is not installed") from None
+        raise UserError("format ir_datasets: the package `ir_datasets` is not installed. Install it.") from None
     return ir_datasets
 
 
 def _numbered(name: str, part: str) -> Iterator[tuple[int, Any]]:
-    """Yield the records of a part of a dataset, counted. Raise UserError if the package cannot get or read it."""
+    """Yield the numbered records of a part of a dataset. Raise UserError if the package cannot load it."""
     try:
         yield from enumerate(getattr(_load(name, part), f"{part}_iter")(), start=1)
     except (ImportError, OSError, RuntimeError) as error:
-        reason = next(iter(str(error).splitlines()), "it does not say why")
+        reason = next(iter(str(error).splitlines()), "the package gives no reason")
         raise UserError(f"{name}: ir_datasets cannot read its {part}: {type(error).__name__}: {reason}") from error
 
 
 def _load(name: str, part: str) -> Any:
-    """Load the dataset of an id, which must have `part` (`docs`, `queries` or `qrels`)."""
+    """Load a dataset by its id. Raise UserError if it lacks `part` (`docs`, `queries` or `qrels`)."""
     try:
         dataset = _package().load(name)
     except KeyError:
-        raise UserError(f"{name}: ir_datasets has no such id") from None
+        raise UserError(f"{name}: ir_datasets has no dataset with this id.") from None
     if not getattr(dataset, f"has_{part}")():
-        raise UserError(f"{name}: this id of ir_datasets has no {part}")
+        raise UserError(f"{name}: this dataset of ir_datasets has no {part}.")
     return dataset

@@ -1,8 +1,8 @@
-"""Sentences with a class, and pairs of sentences with a class or a similarity, as people judged them.
+"""Sentences with a class, and pairs of sentences with a class or a similarity, as judged by people.
 
-Such a set is a collection too. Its sentences are the documents, each as often as it occurs. Of a pair that people call
-equivalent, each sentence is a query for which the other is relevant (Chuang et al., 2022, Table 2.10): a query has the
-id of its own sentence, so that it can be left out of what it finds.
+Such a set is a collection too. Its sentences are the documents. A repeated sentence is a document each time. In a pair
+that people call equivalent, each sentence is a query whose relevant document is its partner (Chuang et al., 2022, Table
+2.10). A query has the id of its own sentence, so that the sentence can be left out of the query's ranking.
 """
 
 import math
@@ -27,7 +27,7 @@ from sparring.components.sources.records import (
 )
 
 ALL = "all"
-"""The split of a set that is not divided into splits."""
+"""Name of the split of a set without splits."""
 
 
 class Labelled(NamedTuple):
@@ -50,18 +50,20 @@ class LabelledSource(base.Source):
     """The keys of formats whose sentences have labels."""
 
     own_document: Decision | None = "leave out with copies"
-    """What becomes of the document that a query is itself. Each query is a sentence of the set, and would find itself
-    first. The paper does not say what becomes of its copies in other pairs, which 39 of STS-B's 194 queries have: with
-    `leave out` no encoder has R@1 above .80, and SimCSE's .78 would be all but perfect."""
+    """Treatment of the document that a query itself is. Each query is a sentence of the set, and would retrieve itself
+    first. 39 of STS-B's 194 queries have copies in further pairs, and the paper does not say how it treats them. With
+    `leave out` no encoder could exceed an R@1 of .80, so SimCSE's .78 would be almost perfect."""
     positive: float = 5.0
-    """The least score of two sentences that mean the same. Each of them is a query whose relevant document is the
-    other. 5 is the highest score of STS and of SICK."""
+    """Minimum score of two sentences that mean the same. Each of them is a query whose relevant document is its
+    partner. 5 is the highest score of STS and SICK."""
 
     @model_validator(mode="after")
     def _all_queries(self) -> Self:
         for name in ("sample", "hold_out"):
             if getattr(self, name):
-                raise ValueError(f"{name}: not accepted for labelled sentences, whose queries are their pairs")
+                raise ValueError(
+                    f"{name}: this key does not apply to labelled sentences, whose pairs are the queries. Remove it."
+                )
         return self
 
     @abstractmethod
@@ -69,7 +71,7 @@ class LabelledSource(base.Source):
         """Yield every labelled sentence or pair of the chosen splits, in the order of the files."""
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Yield each sentence. Those of the example `test-7` are called `test-7.1` and `test-7.2`."""
+        """Yield each sentence. The sentences of the example `test-7` have the ids `test-7.1` and `test-7.2`."""
         for record in self.read_labelled():
             if isinstance(record, Bad):
                 yield record
@@ -78,13 +80,13 @@ class LabelledSource(base.Source):
                 yield document(name, None, sentence, record.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield both sentences of each pair that mean the same."""
+        """Yield both sentences of each pair whose sentences mean the same."""
         for record in self._positive():
             for name, sentence in zip(record.ids(), record.sentences, strict=True):
                 yield query(name, sentence, None, record.split, record.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Yield the other sentence for each of these queries."""
+        """Yield, for each of these queries, the judgement of its partner."""
         for record in self._positive():
             first, second = record.ids()
             yield judgement(first, second, 1, record.split, record.place)
@@ -106,7 +108,7 @@ class LabelledSource(base.Source):
 
 def _has_labels(source: base.Source) -> base.Source:
     if not isinstance(source, LabelledSource):
-        raise ValueError(f"format {source.format!r} has no labelled sentences; accepted: senteval, tsv")
+        raise ValueError(f"the format {source.format!r} has no labelled sentences. Use senteval or tsv.")
     return source
 
 
@@ -115,7 +117,7 @@ AnyLabelledSource = Annotated[base.AnySource, AfterValidator(_has_labels)]
 
 
 def labelled(name: str, sentences: tuple[str, ...], label: str, split: str, place: str) -> Labelled | Bad:
-    """Return a checked sentence, or pair, with its class."""
+    """Check a sentence, or a pair, with its class."""
     if not label.strip():
         return Bad("empty label", place, "expected a class")
     return _checked(Labelled(name, sentences, label.strip(), None, "", split, place))
@@ -124,13 +126,13 @@ def labelled(name: str, sentences: tuple[str, ...], label: str, split: str, plac
 def scored(
     name: str, sentences: tuple[str, ...], score: str, split: str, place: str, *, subset: str = ""
 ) -> Labelled | Bad:
-    """Return a checked pair with its similarity."""
+    """Check a pair with its similarity."""
     try:
         number = math.nan if "_" in score else float(score)  # Python takes 1_0 for 10
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        return Bad("score that is not a number", place, f"got {score!r:.40}; accepted: a number such as 3.8")
+        return Bad("score that is not a number", place, f"got {score!r:.40}, expected a number such as 3.8")
     return _checked(Labelled(name, sentences, None, number, subset, split, place))
 
 

@@ -1,4 +1,4 @@
-"""Recognition of the languages that a collection's texts are written in, with py3langid's model. No network."""
+"""Recognition of the languages of a collection's texts, with py3langid's model. It needs no network."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 LEAST = 150
-"""Bytes of different words below which no language is recognised. Samples of 15 to 50 phrases of 8 to 60 characters
-were all right (846 samples in 47 languages). Of shorter samples one in 50 was wrong."""
+"""Minimum number of bytes of distinct words for recognition. For 846 samples in 47 languages, each of 15 to 50 phrases
+with 8 to 60 characters, recognition was always right. For shorter samples it was wrong once in 50."""
 SHARE, AT_LEAST = 0.1, 3
-"""Share of the texts, and number of texts, from which a language counts beside the main one."""
+"""Share of the texts, and number of texts, from which a language counts in addition to the main one."""
 CLEAR = 0.7
-"""Share that the languages that count must have together. Otherwise the texts are taken for text of no language."""
+"""Minimum total share of the languages that count. Below it, the texts count as text without language."""
 TEXTS, CHARACTERS = 400, 400
-"""Number of texts that are looked at, and of characters of each."""
+"""Number of texts in the sample, and number of characters of each."""
 VARIANTS = {"nn": "no", "nb": "no", "uzs": "uz", "grc": "el", "hbo": "he", "ext": "es", "an": "es"}
 VARIANTS |= {"arz": "ar", "ary": "ar", "wuu": "zh", "yue": "zh"}
-"""Languages that are analyzed like another one."""
+"""Languages that are analysed like a related one."""
 NONE = "zxx"
-"""The code of texts that are in no language, such as numbers and source code."""
+"""Code of texts without language, such as numbers and source code."""
 _NAMES = """
 af Afrikaans, am Amharic, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian, ca Catalan,
 ckb Sorani, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish, et Estonian, eu
@@ -42,7 +42,7 @@ _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
 class Sample:
-    """A random sample of texts that come one after another. The same texts give the same sample."""
+    """A random sample of a stream of texts. The same stream gives the same sample."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -57,10 +57,10 @@ class Sample:
 
 
 def languages_of(texts: Sequence[str]) -> dict[str, float]:
-    """Return the share of each language by its ISO 639 code, the largest first; empty if there is too little text.
+    """Return the share of each language by its ISO 639 code, the largest first.
 
-    A short text alone is often taken for a related language. So the shares are those of a mixture, fitted to all texts
-    together by expectation maximisation.
+    The result is empty if there is too little text, or no language. A single short text is often mistaken for a related
+    language. So the shares are those of a mixture, fitted to all texts together by expectation maximisation.
     """
     words = [set(_NO_LETTERS.split(text)) - {""} for text in texts]
     if sum(len(word.encode("utf-8", "replace")) for word in set().union(*words)) < LEAST:
@@ -84,12 +84,12 @@ def languages_of(texts: Sequence[str]) -> dict[str, float]:
 
 
 def name_of(code: str) -> str:
-    """Return the English name of a language, or its code if the name is not known here."""
+    """Return the English name of a language. If it is not in `NAMES`, return the code."""
     return NAMES.get(code, f"language {code!r}")
 
 
 def spoken(shares: Mapping[str, float]) -> str:
-    """Return the languages of texts in words.
+    """Describe the languages of texts in words.
 
     >>> spoken({"de": 0.99}), spoken({"en": 0.6, "de": 0.4})
     ('German', 'English (60 %) and German (40 %)')

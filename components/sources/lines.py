@@ -1,5 +1,7 @@
-"""Texts without queries: a text file, plain or .gz, whose every line is a document, such as a sentence a line. The
-document's id is the line's number. Empty lines are left out."""
+"""Texts without queries: a text file, plain or .gz, in which every line is a document, for example a sentence.
+
+The document's id is the line number. Empty lines are skipped.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ class Source(base.Source):
     """The keys of `format: lines`."""
 
     path: str
-    """The file. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """File. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
 
     def files(self) -> dict[str, Path]:
         """Return the file."""

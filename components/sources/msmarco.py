@@ -1,6 +1,6 @@
-"""An MS MARCO folder: `collection.tsv`, `queries.SPLIT.tsv`, `qrels.SPLIT.tsv`, each plain or .gz.
+"""An MS MARCO folder: `collection.tsv`, `queries.SPLIT.tsv` and `qrels.SPLIT.tsv`, each plain or .gz.
 
-The files have no header and no quotes. Without `splits` every `queries.*.tsv` is a split. The small dev set is part of
+The files have no header and no quotes. Without `splits`, every `queries.*.tsv` is a split. The small dev set is part of
 the dev set, so a folder with both needs, for example, `splits: {train: train, dev: dev.small}`.
 """
 
@@ -16,13 +16,13 @@ class Source(base.Source):
     """The keys of `format: msmarco`."""
 
     path: str
-    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     columns: list[str] = ["doc_id", "text"]
-    """The columns of `collection.tsv`. Those not called doc_id, title or text are ignored. For MS MARCO documents (not
-    passages): `[doc_id, url, title, text]`."""
+    """Columns of `collection.tsv`. Columns that are not called doc_id, title or text are ignored. For MS MARCO
+    documents (not passages) use `[doc_id, url, title, text]`."""
     splits: base.Splits = None
-    """Which splits are read: all (null), a list of names, or a mapping such as `{dev: dev.small}`. Named splits must
-    have qrels."""
+    """Splits to read: all (`null`), a list of names, or a mapping such as `{dev: dev.small}`. Splits that are named
+    must have qrels."""
 
     def files(self) -> dict[str, Path]:
         """Return the collection, and the queries and qrels of the chosen splits."""

@@ -1,11 +1,11 @@
 """MultiReQA: the sentences of the MRQA shared task's contexts, and the questions that they answer (Guo et al., 2021).
 
-MultiReQA publishes no text, but where sentences begin and end: `SPLIT/NAME/candidates.json`. Contexts, questions and
-answers are the shared task's (Fisch et al., 2019), a JSON-lines file for each split. Files are plain or .gz.
+MultiReQA publishes no texts, only the starts and ends of sentences, in `SPLIT/NAME/candidates.json`. Contexts,
+questions and answers are those of the shared task (Fisch et al., 2019), in a JSON-lines file per split. Files are plain
+or .gz.
 
-A sentence is relevant to a question if it is one of its context's and the whole of an answer that was found in the
-context lies in it. MultiReQA lists a sentence once, where several contexts have it. A question without a relevant
-sentence is left out.
+A sentence is relevant to a question if it is in the question's context and contains a complete answer that was detected
+there. If contexts share a sentence, MultiReQA lists it once. A question without a relevant sentence is skipped.
 """
 
 from array import array
@@ -25,16 +25,16 @@ class Source(base.Source):
     """The keys of `format: multireqa`."""
 
     path: str
-    """The folder with what MultiReQA's repository has in `data`. A leading `data/` is replaced by `$SPARRING_DATA`, if
-    that is set."""
+    """Folder with the contents of `data` in MultiReQA's repository. `$SPARRING_DATA`, if set, replaces a leading
+    `data/`."""
     name: str
-    """The data set, as MultiReQA calls it: SQuAD, NaturalQuestions, TriviaQA, SearchQA or HotpotQA."""
+    """MultiReQA's name of the data set: SQuAD, NaturalQuestions, TriviaQA, SearchQA or HotpotQA."""
     contexts: str = "mrqa/{split}/{name}.jsonl"
-    """The shared task's file of each split, inside the folder. It calls two data sets otherwise: NaturalQuestionsShort
-    and TriviaQA-web."""
+    """File of the shared task for each split, inside the folder. The shared task calls two data sets
+    NaturalQuestionsShort and TriviaQA-web."""
     splits: dict[str, str] = Field({"train": "train", "test": "dev"}, min_length=1)
-    """By our names, the splits that are read, as folders and files are called. MultiReQA tests on the shared task's
-    development split."""
+    """Splits to read, as names of folders and files, by our names. MultiReQA tests on the shared task's development
+    split."""
 
     def files(self) -> dict[str, Path]:
         """Return sentences and contexts of every split."""
@@ -42,7 +42,7 @@ class Source(base.Source):
         return named(base.locate(self.path), paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Yield the sentences, by their ids in MultiReQA."""
+        """Yield the sentences, with their ids in MultiReQA."""
         for split in self.splits.values():
             for context in self._read(split):
                 if isinstance(context, Bad):
@@ -53,7 +53,7 @@ class Source(base.Source):
                     yield document(sentence.name, None, text, context.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield the questions that a sentence answers."""
+        """Yield the questions that have an answering sentence."""
         for question, answering, split, place in self._answered():
             if answering:
                 yield query(question.get("qid"), question.get("question"), question.get("answers"), split, place)
@@ -65,8 +65,10 @@ class Source(base.Source):
                 yield judgement(question.get("qid"), sentence.name, 1, split, place)
 
     def _answered(self) -> "Iterator[tuple[dict[str, Any], list[_Sentence], str, str]]":
-        """Yield each question with the sentences that answer it, its split and place. Bad contexts were reported when
-        the documents were read."""
+        """Yield each question with the sentences that answer it, its split and its place.
+
+        Bad contexts were reported when the documents were read.
+        """
         for name, split in self.splits.items():
             for context in self._read(split):
                 if isinstance(context, _Context):
@@ -74,7 +76,7 @@ class Source(base.Source):
                         yield question, context.answering(question), name, context.place
 
     def _read(self, split: str) -> "Iterator[_Context | Bad]":
-        """Yield the contexts of a split that have sentences, and bad rows."""
+        """Yield the contexts of a split that have sentences, and the bad rows."""
         sentences, places = dict[str, Any](), dict[str, tuple[str, str]]()
         path = self._sentences(split)
         for item in some(read_objects(path), path, "sentences", "another `name`"):
@@ -103,12 +105,14 @@ class Source(base.Source):
         try:
             name = self.contexts.format(split=split, name=self.name)
         except (LookupError, ValueError):
-            raise UserError(f"contexts: got {self.contexts!r}; accepted: a name with {{split}} and {{name}}") from None
+            raise UserError(
+                f"contexts: got {self.contexts!r}. Use a file name in which only {{split}} and {{name}} are in braces."
+            ) from None
         return plain_or_gz(base.locate(self.path) / name)
 
 
 class _Sentence(NamedTuple):
-    """A sentence: its id, and its start and end in its context, the end excluded."""
+    """A sentence: its id, and its start and end (exclusive) in its context."""
 
     name: str
     start: int
@@ -124,14 +128,16 @@ class _Context(NamedTuple):
     place: str
 
     def answering(self, question: dict[str, Any]) -> list[_Sentence]:
-        """Return the sentences with the whole of an answer to a question. Answers include their last character."""
+        """Return the sentences that contain a complete answer to a question. The ends of answers are inclusive."""
         spans = [span for answer in question["detected_answers"] for span in answer["char_spans"]]
         return [part for part in self.sentences if any(part.start <= start and end < part.end for start, end in spans)]
 
 
 def _sentence(row: dict[str, Any]) -> _Sentence | None:
-    """Return a row of MultiReQA. Its id is `NAME_QUESTION/QUESTION/.../_NUMBER`, with the ids of all questions about
-    its context."""
+    """Parse a row of MultiReQA. Return None if its form is wrong.
+
+    The id is `NAME_QUESTION/QUESTION/.../_NUMBER`, with the ids of all questions about the sentence's context.
+    """
     name, start, end = (row.get(key) for key in ("candidate_id", "response_start", "response_end"))
     if not isinstance(name, str) or not isinstance(start, int) or not isinstance(end, int):
         return None
@@ -141,7 +147,10 @@ def _sentence(row: dict[str, Any]) -> _Sentence | None:
 
 
 def _context(item: Item, sentences: dict[Any, Any], places: dict[Any, tuple[str, str]]) -> Iterator[_Context | Bad]:
-    """Yield a line of the shared task with its sentences, which are taken out; nothing if it has none."""
+    """Yield a context of the shared task with its sentences, which are removed from `sentences`, or a bad record.
+
+    Yield nothing if the context has no sentences.
+    """
     text, questions = item.value.get("context"), item.value.get("qas")
     try:
         first = next((question["qid"] for question in questions if question["qid"] in sentences), None)
@@ -155,7 +164,7 @@ def _context(item: Item, sentences: dict[Any, Any], places: dict[Any, tuple[str,
         yield Bad("wrong columns", item.place, "expected context and qas, with qid and detected_answers")
         return
     if not isinstance(text, str):
-        yield Bad("wrong columns", item.place, f"the context must be text, and is {text!r:.60}")
+        yield Bad("wrong columns", item.place, f"the context must be text, but is {text!r:.60}")
     elif beyond := [part for part in parts if part.end > len(text)]:
         yield Bad("sentence beyond its context", item.place, f"it ends at {len(text)}", beyond[0].name)
     elif parts:

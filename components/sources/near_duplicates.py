@@ -1,4 +1,4 @@
-"""Near-duplicate texts: MinHash finds candidates, the exact overlap of their runs of words (shingles) decides."""
+"""Detection of near-duplicate texts. MinHash finds candidates, and the exact overlap of runs of words decides."""
 
 import re
 import zlib
@@ -6,14 +6,15 @@ import zlib
 import numpy as np
 
 WORDS = 4
-"""Words in a run. With shorter runs all docstrings with the same parameters would be near duplicates."""
+"""Number of words in a run (shingle). With shorter runs all docstrings with the same parameters would be near
+duplicates."""
 BANDS, ROWS = 12, 3
-"""Two texts are compared if all minima of one band are equal: with an overlap of .8 this has the probability
-1 - (1 - .8^3)^12 = .9998."""
+"""Number of bands of minima, and of minima per band. Two texts are compared if all minima of a band are equal. For
+texts with an overlap of .8 this has the probability 1 - (1 - .8^3)^12 = .9998."""
 
 
 class Shingles:
-    """The texts seen so far, without near duplicates of earlier ones."""
+    """The texts so far, without near duplicates of earlier texts."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -23,7 +24,7 @@ class Shingles:
         self._buckets: dict[tuple[int, bytes], list[int]] = {}
 
     def near(self, text: str) -> bool:
-        """Say whether an earlier text is a near duplicate of this text; if not, add it."""
+        """Return True if an earlier text is a near duplicate of this text. Otherwise add the text."""
         runs = _runs(text)
         minima = (self._factors * runs[None, :]).min(axis=1).reshape(BANDS, ROWS)
         bands = [(band, row.tobytes()) for band, row in enumerate(minima)]
@@ -37,7 +38,7 @@ class Shingles:
 
 
 def _runs(text: str) -> np.ndarray:
-    """Return the distinct hashes of all runs of words. A text shorter than a run counts as one run."""
+    """Compute the distinct hashes of all runs of words. A text shorter than a run counts as a run."""
     words = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
     words += [0] * (WORDS - len(words))
     hashes = np.array(words, dtype=np.uint64)

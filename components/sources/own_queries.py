@@ -1,4 +1,4 @@
-"""Look for queries that are documents themselves in a source's files, before they are read into tables."""
+"""Search for queries that are documents themselves in a source's files, before these are read into tables."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -8,11 +8,11 @@ from sparring.components.sources.base import Source
 from sparring.components.sources.records import Document, Judgement, Query
 
 MOST = 20_000
-"""Number of queries and documents that a quick look reads, the first of each."""
+"""Number of first queries and documents that a quick check reads."""
 
 
 def own_documents(source: Source, documents: Iterable[Document], most: int | None = None) -> list[Own]:
-    """Find the documents that the source's queries are: all queries, or the first `most`."""
+    """Find the own documents of a source's queries. Check the first `most` queries. If `most` is None, check all."""
 
     def queries() -> Iterator[tuple[str, str]]:
         good = (query for query in source.read_queries() if isinstance(query, Query))
@@ -27,7 +27,10 @@ def own_documents(source: Source, documents: Iterable[Document], most: int | Non
 
 
 def undecided(source: Source) -> str:
-    """Return a remark on queries that are documents, by a quick look at the files, until the key decides about them."""
+    """Return a remark if queries are documents and `own_document` is not set, by a quick check of the files.
+
+    Return "" if there is nothing to remark.
+    """
     if source.own_document is not None or not source.files() or source.missing():
         return ""
     documents = (document for document in source.read_documents() if isinstance(document, Document))

@@ -1,4 +1,4 @@
-"""Docstrings of installed packages, read from their files without importing them."""
+"""Docstrings of installed packages, which are read from their files without importing them."""
 
 import ast
 import gc
@@ -22,7 +22,7 @@ COMMON = (
     "a an and are as at be been but by can for from has have if in into is it its may not of on or that the their then"
     " there these this to was when where which will with"
 )
-"""Words that English text contains in every few sentences."""
+"""Words that occur in every few sentences of English text."""
 STOP_WORDS = frozenset(COMMON.split())
 
 
@@ -38,7 +38,7 @@ class Docstring(NamedTuple):
 
 
 def root(package: str) -> Path | None:
-    """Return the folder of an installed package, or the file of a module; None without Python source."""
+    """Return the folder of an installed package, or the file of a module. Return None if it has no Python source."""
     if package == "stdlib":
         return Path(sysconfig.get_paths()["stdlib"])
     if not package.isidentifier():
@@ -72,14 +72,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
-    """Yield the public definitions with a docstring in a file: qualified name, definition, docstring."""
+    """Yield the qualified name, definition and docstring of each public definition with a docstring in a file."""
     source = path.read_bytes()
     if b'"""' not in source and b"'''" not in source:
         return
     with _quick_parsing():
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError):  # templates and files for other Pythons
+        except (SyntaxError, ValueError):  # templates, and files for other versions of Python
             return
         except (RecursionError, MemoryError):  # nested too deeply
             return
@@ -99,7 +99,7 @@ def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
 
 @contextmanager
 def _quick_parsing() -> Iterator[None]:
-    """Turn off the garbage collector (a fifth of the time, and syntax trees have no cycles), and ignore warnings."""
+    """Ignore warnings, and turn off the garbage collector: it takes a fifth of the time, and trees have no cycles."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -112,7 +112,7 @@ def _quick_parsing() -> Iterator[None]:
 
 
 def divide(docstring: str) -> tuple[str, str]:
-    """Divide a docstring into its first sentence, on one line, and the rest."""
+    """Split a docstring into its first sentence, on one line, and the rest."""
     first, _, rest = inspect.cleandoc(docstring).partition("\n\n")
     first = " ".join(first.split())
     end = re.search(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\betc)(?<!\bcf)(?<!\.\.)[.!?](?=\s+[^a-z\s])", first)
@@ -123,7 +123,7 @@ def divide(docstring: str) -> tuple[str, str]:
 
 
 def is_query(sentence: str, min_words: int) -> bool:
-    """Say whether a first sentence can be a query: long enough, prose, and without templates or mark-up."""
+    """Return True if a first sentence can be a query: long enough, prose, and without templates or mark-up."""
     if re.search(r">>>|\.\. |^[:@|*=-]|%\(|\{|::|https?:", sentence) or len(sentence) > 400:
         return False
     words = re.findall(r"[A-Za-z][A-Za-z'-]+", sentence)
@@ -131,7 +131,7 @@ def is_query(sentence: str, min_words: int) -> bool:
 
 
 def is_prose(text: str, min_words: int) -> bool:
-    """Say whether a text is English prose: mostly ASCII, enough words, and at least a tenth of them stop words."""
+    """Return True if a text is English prose: mostly ASCII, enough words, and at least a tenth of them stop words."""
     words = re.findall(r"[a-z]+", text.lower())
     if len(words) < min_words or sum(map(str.isascii, text)) < 0.95 * len(text):
         return False

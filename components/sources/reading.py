@@ -1,4 +1,4 @@
-"""Reading text files, plain or .gz, record by record, with the place (`file:line`) of each record."""
+"""Readers of text files, plain or .gz. They yield records with their places (`file:line`)."""
 
 import ast
 import codecs
@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The line's number in the file, from 1."""
+        """Number of the line in the file, from 1."""
         return int(self.place.rpartition(":")[2])
 
 
@@ -45,17 +45,17 @@ def some(records: Iterable[Any], place: str | Path, role: str, accepted: str) ->
         empty = False
         yield record
     if empty:
-        raise UserError(f"{place}: no {role} are there; accepted: a file with {role}, or {accepted}")
+        raise UserError(f"{place}: the file has no {role}. Use a file with {role}, or {accepted}.")
 
 
 def plain_or_gz(path: Path) -> Path:
-    """Return the file, or the compressed file (`.gz`) next to it if only that exists."""
+    """Return the file. If only a compressed file (`.gz`) next to it exists, return this one."""
     compressed = Path(f"{path}.gz")
     return compressed if exists(compressed) and not exists(path) else path
 
 
 def exists(path: Path) -> bool:
-    """Say whether a path exists. A name that is too long for the disk does not."""
+    """Return True if a path exists. A name that is too long for the file system does not exist."""
     try:
         return path.exists()
     except OSError:
@@ -63,21 +63,23 @@ def exists(path: Path) -> bool:
 
 
 def fitting(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths inside a folder that fit a pattern, in order."""
+    """Return the paths inside a folder that match a pattern, sorted."""
     try:
         return sorted(folder.glob(pattern))
-    except OSError as error:  # such as a name that is too long
+    except OSError as error:  # for example a name that is too long
         raise UserError(f"{folder / pattern}: cannot be read: {error.strerror}") from None
 
 
 def is_part(name: str) -> bool:
-    """Say whether a file may be part of a table, unlike Spark's `_SUCCESS` or macOS's `.DS_Store`."""
+    """Return True if a file may be part of a table, unlike Spark's `_SUCCESS` or macOS's `.DS_Store`."""
     return not name.startswith((".", "_"))
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the tables inside a folder that a name or pattern means, such as `train-*.parquet`. A name that fits no
-    file stands for itself."""
+    """Return the tables inside a folder that match a name or a pattern such as `train-*.parquet`.
+
+    If nothing matches, return the name itself as a path.
+    """
     try:
         paths = [path for path in fitting(folder, pattern) if is_part(path.name) or not is_part(Path(pattern).name)]
     except (ValueError, NotImplementedError):  # an empty pattern, or one with an absolute path
@@ -86,22 +88,22 @@ def matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def splits(folder: Path, before: str) -> list[str]:
-    """Return the splits of a folder: the part SPLIT of files called `BEFORESPLIT.tsv`, gzipped or not."""
+    """Return the splits of a folder: the part SPLIT of file names `BEFORESPLIT.tsv` or `BEFORESPLIT.tsv.gz`."""
     names = [path.name.removesuffix(".gz") for path in fitting(folder, f"{before}*.tsv*")]
     return sorted({name[len(before) : -4] for name in names if name.endswith(".tsv") and is_part(name[len(before) :])})
 
 
 def named(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
-    """Return files by their names inside a folder. Raise UserError for a file elsewhere."""
+    """Return files by their names inside a folder. Raise UserError for a file outside of it."""
     try:
         return {path.relative_to(folder).as_posix(): path for path in paths}
     except ValueError as error:
-        raise UserError(f"{folder}: {error}; accepted: names inside the folder `path`") from None
+        raise UserError(f"{folder}: {error}. Name files inside the folder `path`.") from None
 
 
 @contextmanager
 def readable(place: object, kind: str) -> Iterator[None]:
-    """Turn every error of a library that reads a file into a UserError: the file may be damaged."""
+    """Turn every error of a library that reads a file into a UserError, because the file may be damaged."""
     try:
         yield
     except UserError:
@@ -112,7 +114,7 @@ def readable(place: object, kind: str) -> Iterator[None]:
 
 
 def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False, once: bool = False) -> Iterator[Line | Bad]:
-    """Yield the lines of a file, without blank lines unless `blank`. A file that is read `once` may be a pipe."""
+    """Yield the lines of a file. With `blank`, yield blank lines too. A file that is read only `once` may be a pipe."""
     with path.open("rb") if once and path.is_fifo() else _open(path) as file:
         for number, raw in enumerate(_guarded(file, path), start=1):
             place = f"{path}:{number}"
@@ -141,12 +143,12 @@ def read_objects(path: Path) -> Iterator[Item | Bad]:
 
 
 def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad]:
-    """Yield the objects of a JSON file that holds one array, which may be larger than memory."""
+    """Yield the objects of a JSON file that contains an array. The file may be larger than memory."""
     parse, number = json.JSONDecoder().raw_decode, 0
     with _open(path) as raw:
         text = _Text(raw, path, chunk_chars)
         if text.next() != "[":
-            raise UserError(f"{path}: expected a JSON array")
+            raise UserError(f"{path}: the file is not a JSON array. Use one array per file, or .jsonl.")
         text.offset += 1
         more = text.next() != "]"
         while more:
@@ -161,7 +163,7 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
                     continue
                 raise UserError(f"{place}: not JSON: {error.msg}") from None
             except (RecursionError, ValueError) as error:
-                raise UserError(f"{place}: not JSON that can be read: {error}") from None
+                raise UserError(f"{place}: this JSON cannot be read: {error}") from None
             yield Item(value, place) if isinstance(value, dict) else Bad("wrong columns", place, "not a JSON object")
             text.offset, number = end, number + 1
             if (separator := text.next()) not in ("]", ","):
@@ -170,7 +172,7 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
             text.offset += more
         text.offset += 1
         if text.next():
-            raise UserError(f"{path}: text follows the JSON array; accepted: one array a file, or .jsonl")
+            raise UserError(f"{path}: there is text after the JSON array. Use one array per file, or .jsonl.")
 
 
 class _Text:
@@ -181,7 +183,7 @@ class _Text:
         self.buffer, self.offset = "", 0
 
     def next(self) -> str:
-        """Move to the next character that is not white space, and return it. The end of the file is empty."""
+        """Move to the next character that is not white space, and return it. Return "" at the end of the file."""
         while True:
             rest = self.buffer[self.offset : self.offset + 1]
             if rest and not rest.isspace():
@@ -192,7 +194,10 @@ class _Text:
                 return ""
 
     def read(self) -> bool:
-        """Read twice as much as is waiting, so that a long value is parsed few times. Return False at the end."""
+        """Read more text: at least twice the unparsed rest, so that a long value is parsed few times.
+
+        Return False at the end of the file.
+        """
         waiting = self.buffer[self.offset :]
         with readable(self.path, "a JSON file in UTF-8"):
             piece = self.file.read(max(self.chunk_chars, 2 * len(waiting)))
@@ -214,7 +219,7 @@ def read_cells(
 
 
 QRELS = ["query_id", "iteration", "doc_id", "relevance"]
-"""The columns of TREC's qrels, which have no header."""
+"""Columns of TREC's qrels, which have no header."""
 
 
 def read_judgements(path: Path, split: str) -> Iterator[Judgement | Bad]:
@@ -227,14 +232,14 @@ def read_judgements(path: Path, split: str) -> Iterator[Judgement | Bad]:
 
 
 CELL_CHARS = 1 << 24
-"""The longest cell of a .csv file: a longer one is a quote that is never closed."""
+"""Maximum length of a cell in a .csv file. A longer cell is a sign of a quote that is never closed."""
 
 
 def read_csv(path: Path) -> Iterator[tuple[list[str], str]]:
-    """Yield the rows of a .csv file with their places, the header first, without blank rows.
+    """Yield the rows of a .csv file with their places. The header comes first. Blank rows are skipped.
 
-    Commas separate cells, or semicolons if the header has more of these. Quoted cells may extend over lines. Bytes that
-    are not UTF-8 become lone surrogates, which the records refuse.
+    Commas separate cells, or semicolons if the header has more of them. Quoted cells may span lines. Bytes that are not
+    UTF-8 become lone surrogates, which the checks of records report.
     """
     csv.field_size_limit(max(csv.field_size_limit(), CELL_CHARS))
     with _open(path) as raw:
@@ -256,19 +261,19 @@ def read_csv(path: Path) -> Iterator[tuple[list[str], str]]:
 
 
 def fields(text: str) -> list[str]:
-    """Divide a line at its tabs. Cells may be quoted. A line with an unclosed quote is one cell."""
+    """Split a line at its tabs. Cells may be quoted. A line with an unclosed quote is a single cell."""
     if '"' not in text:
         return text.split("\t")
-    # The csv module limits the length of a cell in case a quote is never closed; here it cannot exceed the line.
+    # The csv module limits the length of a cell in case a quote is never closed. Here a cell cannot exceed the line.
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     try:
         return next(csv.reader([text], delimiter="\t"))
-    except csv.Error:  # such as a carriage return
+    except csv.Error:  # for example because of a carriage return
         return [text]
 
 
 def regular(path: Path) -> Path:
-    """Return the path of a file that can be read again. Raise UserError for a missing file, a folder or a pipe."""
+    """Return the path if it is a regular file. Raise UserError for a missing file, a folder or a pipe."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -276,7 +281,7 @@ def regular(path: Path) -> Path:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
-        raise UserError(f"{path}: is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}; accepted: a file")
+        raise UserError(f"{path}: this is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}. Name a file.")
     return path
 
 
@@ -286,9 +291,9 @@ def _open(path: Path) -> IO[bytes]:
     try:
         with path.open("rb") as file:
             if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                raise UserError(f"{path}: UTF-16 text; accepted: UTF-8 (iconv -f UTF-16 -t UTF-8)")
+                raise UserError(f"{path}: the text is UTF-16. Convert it to UTF-8 (iconv -f UTF-16 -t UTF-8).")
         return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
-    except OSError as error:  # such as a file that may not be read
+    except OSError as error:  # for example a file without read permission
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
@@ -297,11 +302,11 @@ def _guarded(file: IO[bytes], path: Path) -> Iterator[bytes]:
     try:
         yield from file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: damaged .gz file: {error}") from None
+        raise UserError(f"{path}: the .gz file is damaged: {error}") from None
 
 
 def literal(text: str) -> Any:
-    """Return the value of a Python literal. No code in the text is executed."""
+    """Return the value of a Python literal. Code in the text is not executed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # answers that are patterns hold backslashes that Python warns about
+        warnings.simplefilter("ignore")  # Python warns about backslashes in answers that are patterns
         return ast.literal_eval(text.strip())

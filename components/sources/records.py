@@ -1,6 +1,6 @@
-"""The records that sources yield: checked documents, queries and judgements, or a description of what is wrong.
+"""The records that sources yield: checked documents, queries and judgements, and bad records.
 
-Each has its `place` for error messages: the file and line or row that it was read from.
+Each record has its `place` for error messages: the file, and the line or row that it was read from.
 """
 
 import unicodedata
@@ -12,7 +12,7 @@ from sparring.components.data.tables import as_relevance
 
 
 class Bad(NamedTuple):
-    """A record that cannot be used. `reason` is a fixed text, so that records can be counted by it."""
+    """A record that cannot be used. `reason` is one of a few fixed texts, so that bad records can be counted by it."""
 
     reason: str
     place: str
@@ -24,16 +24,16 @@ class Bad(NamedTuple):
         return f"{self.place}: {self.reason}{named}" + (f" ({self.detail})" if self.detail else "")
 
     def example(self) -> str:
-        """Return the place and what is wrong there, without the reason."""
+        """Describe the record by its place, id and detail, without the reason."""
         named = f" {self.id!r:.60}" if self.id else ""
         return f"{self.place}{named}" + (f" ({self.detail})" if self.detail else "")
 
 
 def refused(bad: Bad) -> UserError:
-    """Return the error that stops at a record."""
-    remedy = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
+    """Return the error for a bad record with `on_bad: fail`."""
+    remedy = "Convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "Fix the record"
     code = bad.reason.lower().replace(" ", "-")
-    return UserError(f"{bad}; {remedy}, or set data.on_bad: drop", key=bad.place, code=code)
+    return UserError(f"{bad}. {remedy}, or set data.on_bad: drop.", key=bad.place, code=code)
 
 
 class Document(NamedTuple):
@@ -46,7 +46,7 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query of one split."""
+    """A query of a split."""
 
     query_id: str
     text: str
@@ -79,21 +79,21 @@ class Example(NamedTuple):
 
 
 NOT_UTF8 = "text that is not UTF-8"
-"""The reason of records in another encoding."""
+"""Reason for records in an encoding other than UTF-8."""
 HALF = "half of a character"
-"""The reason of records with an escape that cannot stand alone."""
+"""Reason for records with an unpaired surrogate escape."""
 UNJUDGED = "unjudged"
-"""The split of queries without judgements, in collections where the judgements determine a query's split."""
+"""Split of queries without judgements, in collections whose judgements determine the splits of queries."""
 
 
 def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
-    """Return a checked document. A title or text of None is empty."""
+    """Check a document. A title or text of None is empty."""
     name = _id(doc_id, "document", place)
     if isinstance(name, Bad):
         return name
     for column, value in (("title", title), ("text", text)):
         if not isinstance(value, str | None):
-            return Bad("wrong columns", place, f"{column} must be text, and is {value!r:.60}", name)
+            return Bad("wrong columns", place, f"{column} must be text, but is {value!r:.60}", name)
     title, text = title or "", text or ""
     if not title.strip() and not text.strip():
         return Bad("document with neither title nor text", place, id=name)
@@ -101,7 +101,7 @@ def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
 
 
 def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Query | Bad:
-    """Return a checked query, with the texts of its answers."""
+    """Check a query and the texts of its answers."""
     name = _id(query_id, "query", place)
     if isinstance(name, Bad):
         return name
@@ -118,8 +118,9 @@ def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Que
 
 
 def answer_texts(answers: Any) -> list[str] | None:
-    """Return the texts of a query's answers: a list of texts, or SQuAD's `{"text": [...], "answer_start": [...]}`. If
-    the value is anything else, return None. A null is no answer.
+    """Return the texts of a query's answers. Nulls are skipped.
+
+    The value is a list of texts, or SQuAD's `{"text": [...], "answer_start": [...]}`. For any other value return None.
 
     >>> answer_texts({"text": ["Ann"], "answer_start": [6]}), answer_texts([None, "Ann"]), answer_texts(None)
     (['Ann'], ['Ann'], [])
@@ -133,7 +134,7 @@ def answer_texts(answers: Any) -> list[str] | None:
 
 
 def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str) -> Judgement | Bad:
-    """Return a checked judgement."""
+    """Check a judgement."""
     query_name, doc_name = _id(query_id, "query", place), _id(doc_id, "document", place)
     if isinstance(query_name, Bad):
         return query_name
@@ -148,7 +149,7 @@ def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str
 
 
 def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
-    """Return the split of each query's first judgement, for collections that do not name the splits of queries."""
+    """Return the split of each query's first judgement, for collections whose queries do not name their splits."""
     splits: dict[str, str] = {}
     for record in judgements:
         if isinstance(record, Judgement):
@@ -157,7 +158,7 @@ def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
 
 
 def _id(value: Any, kind: str, place: str) -> str | Bad:
-    """Return an id as text, or what is wrong with it. White space separates columns in TREC files."""
+    """Return an id as text, or a bad record. Ids have no white space, because it separates columns in TREC files."""
     if value is None:
         return Bad(f"no {kind} id", place)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -176,15 +177,17 @@ def _id(value: Any, kind: str, place: str) -> str | Bad:
 
 
 def is_split(name: Any) -> bool:
-    """Say whether a split can have this name. It may become the name of a column or of a file, and is printed."""
+    """Return True if a split can have this name. Names are printed, and may become names of columns and files."""
     return (
         isinstance(name, str) and bool(name.strip()) and name.isprintable() and not ("/" in name or name in (".", ".."))
     )
 
 
 def _undecoded(texts: Iterable[str], place: str, name: str = "") -> Bad | None:
-    """Return what is wrong if a text cannot be encoded. A byte that is not UTF-8 was decoded to a surrogate of its own.
-    Any other surrogate stood in JSON as an escape."""
+    """Return a bad record if a text cannot be encoded. Return None if all can.
+
+    A byte that is not UTF-8 was decoded to a surrogate from U+DC80 to U+DCFF. Other surrogates were escapes in JSON.
+    """
     for text in texts:
         if text.isascii():
             continue
@@ -194,5 +197,5 @@ def _undecoded(texts: Iterable[str], place: str, name: str = "") -> Bad | None:
             surrogate = ord(text[error.start])
             if 0xDC80 <= surrogate <= 0xDCFF:
                 return Bad(NOT_UTF8, place, id=name)
-            return Bad(HALF, place, f"the escape \\u{surrogate:04x} without its other half", name)
+            return Bad(HALF, place, f"the escape \\u{surrogate:04x} lacks its second half", name)
     return None

@@ -1,10 +1,9 @@
-"""SentEval's folder of downstream tasks (Conneau and Kiela, 2018), as its script `get_transfer_data.bash` makes it.
+"""SentEval's folder of downstream tasks (Conneau and Kiela, 2018), as its script `get_transfer_data.bash` creates it.
 
 Semantic similarity: STS12 to STS16 (`STS/STS12-en-test/STS.input.*.txt`, with the scores in `STS.gs.*.txt`),
-STSBenchmark and SICKRelatedness. Transfer: MR, CR, SUBJ and MPQA (a file a class, no splits), SST2, TREC and MRPC
-(given splits). Of each task the files and columns are those that SentEval reads, in the encodings that it reads them
-in. Quotes are part of the text. A pair without a score, as most of those of STS15 and STS16 are, is left out, as in
-SentEval.
+STSBenchmark and SICKRelatedness. Transfer: MR, CR, SUBJ and MPQA (a file per class, no splits), and SST2, TREC and MRPC
+(with splits). Files, columns and encodings are those that SentEval reads. Quotes are part of the text. As in SentEval,
+pairs without a score are skipped. In STS15 and STS16 these are most pairs.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,10 +23,10 @@ Read = Callable[[list[Path], str], Iterator[Labelled | Bad]]
 
 
 class Task(NamedTuple):
-    """The files of a task, and how to read those of a split."""
+    """The files of a task, and the function that reads those of a split."""
 
     files: dict[str, list[str]]
-    """The files of each split, inside SentEval's folder."""
+    """Files of each split, inside SentEval's folder."""
     read: Read
 
 
@@ -40,9 +39,9 @@ def _columns(
     scores: bool = False,
     header: bool = False,
 ) -> Task:
-    """Return a task of tab-separated files for train, perhaps dev, and test.
+    """Make a task from tab-separated files for train, optionally dev, and test.
 
-    `sentences` and `value` are columns from 0. The value is a class, or a score.
+    `sentences` and `value` are numbers of columns, from 0. The value is a class, or with `scores` a score.
     """
 
     def read(paths: list[Path], split: str) -> Iterator[Labelled | Bad]:
@@ -66,7 +65,7 @@ def _columns(
 
 
 def _subsets(folder: str, *subsets: str) -> Task:
-    """Return a task of pairs in a file for each subset, and their scores in another, line by line."""
+    """Make a task from a file of pairs and a file of scores per subset. The lines of both files correspond."""
 
     def read(paths: list[Path], split: str) -> Iterator[Labelled | Bad]:
         for subset, pairs, scores in zip(subsets, paths[::2], paths[1::2], strict=True):
@@ -90,7 +89,7 @@ def _subsets(folder: str, *subsets: str) -> Task:
 
 
 def _classes(positive: str, negative: str) -> Task:
-    """Return a task of a sentence a line, in a file for each class."""
+    """Make a task from a file per class, with a sentence per line."""
 
     def read(paths: list[Path], split: str) -> Iterator[Labelled | Bad]:
         for label, path in zip("10", paths, strict=True):
@@ -104,7 +103,7 @@ def _classes(positive: str, negative: str) -> Task:
 
 
 def _questions(paths: list[Path], split: str) -> Iterator[Labelled | Bad]:
-    """Read TREC's questions: `DESC:manner How did ...`, of which the coarse class counts."""
+    """Read TREC's questions, such as `DESC:manner How did ...`. The label is the coarse class."""
     for line in read_lines(paths[0], encoding="latin-1"):
         if isinstance(line, Bad):
             yield line
@@ -137,27 +136,27 @@ TASKS: dict[str, Task] = {
     "TREC": Task({"train": ["TREC/train_5500.label"], "test": ["TREC/TREC_10.label"]}, _questions),
     "MRPC": _columns("MRPC", MRPC, (3, 4), 0, header=True),
 }
-"""By SentEval's name."""
+"""Tasks by their names in SentEval."""
 
 
 class Source(labelled.LabelledSource):
     """The keys of `format: senteval`."""
 
     path: str
-    """The folder that holds the tasks' folders: SentEval's `data/downstream`. A leading `data/` is replaced by
-    `$SPARRING_DATA`, if that is set."""
+    """Folder with the folders of the tasks: SentEval's `data/downstream`. `$SPARRING_DATA`, if set, replaces a leading
+    `data/`."""
     task: str
-    """One of STS12 to STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC, MRPC."""
+    """Task: STS12 to STS16, STSBenchmark, SICKRelatedness, MR, CR, SUBJ, MPQA, SST2, TREC or MRPC."""
     splits: base.Splits = None
-    """Which splits are read: all of the task (null), a list of names, or a mapping such as `{dev: train}`. STS12 to
-    STS16 have `test`, TREC and MRPC `train` and `test`, MR, CR, SUBJ and MPQA the one split `all`, the others `train`,
-    `dev` and `test`."""
+    """Splits to read: all of the task (`null`), a list of names, or a mapping such as `{dev: train}`. STS12 to STS16
+    have `test`. TREC and MRPC have `train` and `test`. MR, CR, SUBJ and MPQA have the single split `all`. The remaining
+    tasks have `train`, `dev` and `test`."""
 
     @field_validator("task")
     @classmethod
     def _known(cls, name: str) -> str:
         if name not in TASKS:
-            raise ValueError(f"got {name!r}; accepted: {listing(TASKS)}")
+            raise ValueError(f"got {name!r}. Use one of these: {listing(TASKS)}.")
         return name
 
     @model_validator(mode="after")
@@ -165,7 +164,7 @@ class Source(labelled.LabelledSource):
         present = TASKS[self.task].files
         for name in base.chosen(self.splits, list(present)).values():
             if name not in present:
-                raise ValueError(f"splits: {self.task} has no split {name!r}; accepted: {listing(present)}")
+                raise ValueError(f"splits: {self.task} has no split {name!r}. Use one of these: {listing(present)}.")
         return self
 
     def files(self) -> dict[str, Path]:

@@ -1,5 +1,4 @@
-"""Queries of a collection's splits after holding out (`hold_out`) and sampling (`sample`), and the documents that are
-kept (`only_judged`)."""
+"""The queries of a collection's splits after `hold_out` and `sample`, and the documents that `only_judged` keeps."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -15,15 +14,15 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 
 class Drawn:
-    """Sample of a source's records. All bad records pass, so that they are reported."""
+    """A sample of a source's records. All bad records are passed on, so that they are reported."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.read = 0
-        """Number of the source's documents, kept or not, once all have been read."""
+        """Number of the source's documents that were read, whether kept or not."""
 
     def documents(self) -> Iterator[Document | Bad]:
-        """Yield the documents that are kept: all, or those that a judgement of a kept query names."""
+        """Yield the kept documents: all, or with `only_judged` those that a judgement of a kept query names."""
         if not self.source.only_judged:
             return self.source.read_documents()
         judged = self.of(self.source.read_qrels())
@@ -36,8 +35,11 @@ class Drawn:
                 yield document
 
     def of(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Yield the records of kept queries, each with its split. UserError for a drawn split that exists already or is
-        drawn from a split without queries, and for an empty sample."""
+        """Yield the records of kept queries, each with its split.
+
+        Raise UserError if a held-out split exists already, if it is taken from a split without queries, and for an
+        empty sample.
+        """
         kept = self._kept
         return (
             record
@@ -46,32 +48,33 @@ class Drawn:
         )
 
     def _dealt(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Yield queries, judgements or groups with the splits that are drawn from others."""
+        """Yield queries, judgements or groups, with held-out splits where they apply."""
         drawn = self.source.hold_out
         for record in records:
             if isinstance(record, Bad) or not drawn:
                 yield record
                 continue
             if record.split in drawn:
-                problem = f"{record.split!r} is a split of the collection already ({record.place})"
-                raise UserError(f"data.hold_out: {problem}")
+                problem = f"the collection already has a split {record.split!r} ({record.place})"
+                raise UserError(f"data.hold_out: {problem}. Use a different name.")
             by = self._first.get(record.query_id, record.query_id)
             splits = (name for name, part in drawn.items() if part.of == record.split and part.draws(name, by))
             yield record._replace(split=next(splits, record.split))
 
     @cached_property
     def _first(self) -> dict[str, str]:
-        """First id of each query that shares its text, but for case and white space.
+        """The first id among queries with equal text, by the id of each such query. Case and white space are ignored.
 
-        Queries with the same text go to the same split. Otherwise a model would be measured on questions of its
-        training.
+        Queries with equal text go to the same split. Otherwise a model would be evaluated on its training questions.
         """
         splits: set[str] = set()
         hashes = np.sort(np.fromiter((hash(text) for _, text in self._texts(splits)), dtype=np.int64))
         for name, hold_out in self.source.hold_out.items():
             if splits and hold_out.of not in splits:
                 accepted = listing(sorted(splits))
-                raise UserError(f"data.hold_out.{name}.of: no queries are in {hold_out.of!r}; accepted: {accepted}")
+                raise UserError(
+                    f"data.hold_out.{name}.of: there are no queries in {hold_out.of!r}. Use one of these: {accepted}."
+                )
         shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         ids: dict[str, list[str]] = {}
         for query_id, text in self._texts(splits) if shared else ():
@@ -88,7 +91,7 @@ class Drawn:
 
     @cached_property
     def _kept(self) -> dict[str, set[str]]:
-        """Kept queries of each split that is sampled."""
+        """The kept queries of each sampled split."""
         names: dict[str, list[str]] = {split: [] for split in self.source.sample}
         splits: set[str] = set()
         for record in self._dealt(self.source.read_queries()) if names else ():
@@ -98,8 +101,8 @@ class Drawn:
                     names[record.split].append(record.query_id)
         for split, of_split in names.items():
             if not of_split:
-                meant = f"accepted: {listing(sorted(splits))}{did_you_mean(split, splits)}"
-                raise UserError(f"data.sample: there are no queries in {split!r}; {meant}")
+                meant = f"Use one of these: {listing(sorted(splits))}{did_you_mean(split, splits)}"
+                raise UserError(f"data.sample: there are no queries in {split!r}. {meant}")
         return {split: self._sample(split, of_split) for split, of_split in names.items()}
 
     def _sample(self, split: str, queries: list[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Properties of a collection that sensible numbers for an experiment depend on."""
+"""Properties of a collection from which sensible settings of an experiment are derived."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ from sparring.components.sources.forms import other_form
 from sparring.components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, refused
 
 DOCUMENTS = 20_000
-"""Number of documents that are read, the first of the files."""
+"""Number of first documents that are read."""
 TEXTS = 4_000
-"""Number of documents, and of queries, that are measured, evenly spread over those that were read."""
+"""Number of documents, and of queries, whose lengths are measured. They are evenly spread over those that were read."""
 DECIMALS = 2
-"""Decimals of the mean number of relevant documents: measures are chosen by the number that is printed."""
+"""Number of decimals of the mean number of relevant documents. Measures are chosen by the rounded number."""
 SHARE = 95
-"""The percentage of texts that a length is long enough for."""
+"""Percentage of texts that must fit into a length."""
 
 Kind = TypeVar("Kind", Document, Query, Judgement)
 Count = Callable[[list[str]], list[int]]
-"""The number of tokens of each text, special tokens included."""
+"""Function that returns the number of tokens of each text, including special tokens."""
 
 
 class Survey(Config):
-    """Properties of a collection."""
+    """The properties of a collection."""
 
     of: str
     """Digest of the source's declaration and of the start model."""
     documents: int = Field(ge=0)
-    """Documents; of more than 20,000 the first 20,000 were looked at."""
+    """Number of documents, at most 20,000. Of larger collections only the first 20,000 documents are read."""
     asked: int = Field(ge=0)
-    """Queries of all splits."""
+    """Number of queries in all splits."""
     queries: dict[str, int]
-    """Queries with a relevant document, by split, before splits are held out of others and samples drawn."""
+    """Number of queries with a relevant document, by split, before `hold_out` and `sample`."""
     unjudged: list[str] = Field(default=[], exclude_if=lambda splits: not splits)
-    """Splits that have queries, none of which has a relevant document."""
+    """Splits with queries, none of which has a relevant document."""
     relevant: float
-    """Relevant documents of such a query in the mean."""
+    """Mean number of relevant documents, over the queries with at least one."""
     graded: bool
-    """Whether relevant documents have more than one grade."""
+    """True if relevant documents have more than one grade."""
     query_tokens: int | None = None
-    """Tokens that 95 % of the queries have at most; null where the start model's tokenizer cannot be read."""
+    """Length in tokens that 95 % of the queries do not exceed. `null`: the start model's tokenizer cannot be read."""
     document_tokens: int | None = None
-    """Tokens that 95 % of the documents have at most."""
+    """Length in tokens that 95 % of the documents do not exceed. `null`: as for `query_tokens`."""
 
 
 def survey(source: Source, digest: str, *, queries: Count | None, documents: Count | None) -> Survey:
     """Survey a collection: all queries and judgements, and the first documents.
 
-    `queries` and `documents` count tokens. UserError for the first bad record. With `on_bad: drop`, UserError if no
-    query or no judgement is good, because numbers chosen for the rest would be for another collection.
+    `queries` and `documents` count tokens. If None, lengths stay unknown. Raise UserError for the first bad record.
+    With `on_bad: drop`, raise UserError only if all documents, queries or judgements are bad, because settings for the
+    rest would not fit the collection.
     """
     first = islice(_good(source, source.read_documents(), Document), DOCUMENTS)
     texts = [document_text(document.title, document.text) for document in first]
@@ -74,12 +75,10 @@ def survey(source: Source, digest: str, *, queries: Count | None, documents: Cou
         problem = f"{dangling.place}: there is no query {dangling.query_id!r}"
         if form := other_form(dangling.query_id, splits.__contains__):
             raise UserError(f"{problem}: {form}")
-        called = "no query can be used"
+        called = "There are no usable queries."
         if splits:
-            called = (
-                f"the queries are called such as {next(iter(splits))!r}; which column has their ids? (data.columns)"
-            )
-        raise UserError(f"{problem}, nor any other that a judgement names; {called}")
+            called = f"Queries have ids such as {next(iter(splits))!r}. Name the column of ids in `data.columns`."
+        raise UserError(f"{problem}, nor any other query that a judgement names. {called}")
     by_split = Counter(splits[query][0] for query in judged)
     return Survey(
         of=digest,
@@ -95,7 +94,7 @@ def survey(source: Source, digest: str, *, queries: Count | None, documents: Cou
 
 
 def _good(source: Source, records: Iterable[Any], kind: type[Kind]) -> Iterator[Kind]:
-    """Yield the good records."""
+    """Yield the good records. Raise UserError as `survey` says."""
     bad: Bad | None = None
     none = True
     for record in records:
@@ -107,18 +106,18 @@ def _good(source: Source, records: Iterable[Any], kind: type[Kind]) -> Iterator[
             raise refused(record)
         bad = bad or record
     if none and bad is not None:
-        raise UserError(f"{bad}; nor can any other {kind.__name__.lower()} be used")
+        raise UserError(f"{bad}. The collection has no usable {kind.__name__.lower()}.")
 
 
 def _long_enough(texts: list[str], count: Count | None) -> int | None:
-    """Return the length in tokens that is enough for most texts."""
+    """Return the length in tokens that 95 % of the texts do not exceed. Return None if tokens cannot be counted."""
     if count is None or not texts:
         return None
     return percentile(count(texts[:: -(-len(texts) // TEXTS)]))
 
 
 def relevant_documents(mean: float) -> str:
-    """Say how many relevant documents a query has, as precisely as measures are chosen by it.
+    """Describe the mean number of relevant documents, rounded as for the choice of measures.
 
     >>> relevant_documents(1.0), relevant_documents(1.465)
     ('1 relevant document a query', '1.47 relevant documents a query')

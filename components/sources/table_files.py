@@ -1,7 +1,8 @@
-"""Tables in files of any kind, row by row: .csv, .tsv, .jsonl, .json, .parquet, .txt with a text a line, TREC's qrels
-under any name, and folders that `save_to_disk` of Hugging Face's `datasets` wrote. All but Parquet may be .gz.
+"""Readers of tables in files of any kind, row by row.
 
-The rest of the package sees rows as dictionaries with the file's names of columns, or with ours (`read_columns`).
+Kinds are .csv, .tsv, .jsonl, .json, .parquet, .txt with a text per line, TREC's qrels under any name, and folders that
+`save_to_disk` of Hugging Face's `datasets` wrote. All files except Parquet may be .gz. Rows are dictionaries by the
+file's names of columns, or by ours (`read_columns`).
 """
 
 import os
@@ -35,13 +36,13 @@ SAVED = "a dataset of `save_to_disk`"
 MARKS = ("state.json", "dataset_dict.json")
 """Files that `save_to_disk` writes."""
 BATCH = 1_000
-"""Rows of a dataset that are read at once."""
+"""Number of rows of a dataset that are read at once."""
 LOOKED_AT = 1_000
-"""Number of JSON objects whose keys are the columns of a file."""
+"""Number of first JSON objects whose keys make the columns of a file."""
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a file by its name: `.csv` of `faq.csv.gz`."""
+    """Return the kind of a file by its name, for example `.csv` for `faq.csv.gz`."""
     return Path(name.lower().removesuffix(".gz")).suffix
 
 
@@ -53,7 +54,7 @@ def files_of(table: Path) -> list[Path]:
 
 
 def columns_of(path: Path) -> list[str]:
-    """Return the names of a file's columns. Those of JSON are the keys of its first objects."""
+    """Return the names of a file's columns. For JSON these are the keys of the first objects."""
     kind = kind_of(path.name)
     if kind == ".parquet":
         with opened(path) as file:
@@ -69,8 +70,8 @@ def read_table(
 ) -> Iterator[Item | Bad]:
     """Yield the rows of a table as dictionaries in the order of its columns.
 
-    `columns`: If given, Parquet files are read no further. `blank`: Whether empty lines of a .txt file are rows.
-    `kind`: The kind of the file, by default that of its name.
+    With `columns`, only these columns of Parquet files are read. With `blank`, empty lines of a .txt file are rows too.
+    `kind` is the kind of the file. If it is "", the file name decides.
     """
     kind = kind or kind_of(path.name)
     if path.is_dir():
@@ -99,14 +100,16 @@ def read_table(
             else:
                 yield Bad("wrong columns", place, f"expected {', '.join(header)}, got {len(cells)} columns")
     else:
-        raise UserError(f"{path}: is no table; accepted: {listing(KINDS)}, or TREC's qrels")
+        raise UserError(f"{path}: this is not a table. Use one of {listing(KINDS)}, or TREC's qrels.")
 
 
 def read_columns(
     path: Path, required: list[str], optional: list[str], names: dict[str, str | None], *, blank: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield rows with our names of columns, and the place of each. Raise UserError for a row that cannot be read:
-    nobody could say any more which rows belong together."""
+    """Yield rows by our names of columns, each with its place.
+
+    Raise UserError for a row that cannot be read, because skipping it would shift the rows that belong together.
+    """
     if not (present := columns_of(path)):
         return
     table_names = names_in_table(path, present, required, optional, names)
@@ -119,19 +122,21 @@ def read_columns(
 def names_in_table(
     place: object, present: list[str], required: list[str], optional: list[str], names: dict[str, str | None]
 ) -> dict[str, str | None]:
-    """Return the table's name of each of our columns, None for an optional column that the table lacks."""
+    """Return the table's name of each of our columns. It is None for an optional column that the table lacks."""
     if unknown := names.keys() - {*required, *optional}:
         accepted = listing([*required, *optional])
-        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {accepted}")
+        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}. Use these names: {accepted}.")
     table_names: dict[str, str | None] = {}
     for column in (*required, *optional):
         name = names.get(column, column)
         if name is None and column in required:
-            raise UserError(f"{place}: columns: {column}: null, and this column is needed; accepted: its name")
+            raise UserError(f"{place}: columns: {column} is null, but this column is required. Write its name.")
         if name not in (None, *present) and (column in required or column in names):
-            raise UserError(f"{place}: wrong columns: no column {name!r} for {column}; it has {listing(present)}")
+            raise UserError(
+                f"{place}: wrong columns: there is no column {name!r} for {column}. The columns are {listing(present)}."
+            )
         if name and present.count(name) > 1:
-            raise UserError(f"{place}: wrong columns: {name!r} is there more than once; accepted: once")
+            raise UserError(f"{place}: wrong columns: there are several columns {name!r}. Keep only one of them.")
         table_names[column] = name if name in present else None
     return table_names
 
@@ -152,14 +157,14 @@ def _parquet_rows(path: Path, columns: list[str] | None) -> Iterator[Item]:
 
 
 def _header(path: Path, kind: str = "") -> list[str]:
-    """Return the columns of a file of text by its first line. An empty file has none."""
+    """Return the columns of a text file by its first line. An empty file has none."""
     kind = kind or kind_of(path.name)
     if _is_qrels(path, kind):
         return QRELS
     if kind == ".txt":
         return ["text"]
     if kind not in KINDS:
-        raise UserError(f"{path}: is no table; accepted: {listing(KINDS)}, or TREC's qrels")
+        raise UserError(f"{path}: this is not a table. Use one of {listing(KINDS)}, or TREC's qrels.")
     if kind == ".csv":
         cells = next(read_csv(path), ([], ""))[0]
     else:
@@ -175,11 +180,11 @@ def _is_qrels(path: Path, kind: str) -> bool:
 
 
 TREC = {"a ranking": r"\S+\s+(\d+|Q0)\s+\S+\s+\d+\s+-?\d\S*\s+\S+", "judgements": r"\S+\s+(\d+|Q0)\s+\S+\s+-?\d+"}
-"""The form of lines in TREC's files."""
+"""Form of the lines in TREC's files."""
 
 
 def trec_kind(path: Path) -> str | None:
-    """Say whether a file has TREC's `judgements` or `a ranking`, by its first lines and whatever its name."""
+    """Return `judgements` or `a ranking` for a file in TREC's format, by its first lines, and None for other files."""
     try:
         lines = [line.text.strip() if isinstance(line, Line) else "" for line in islice(read_lines(path), 20)]
     except UserError:
@@ -190,29 +195,31 @@ def trec_kind(path: Path) -> str | None:
 
 
 def load_dataset(folder: Path) -> Any:
-    """Load what `save_to_disk` wrote to a folder, memory-mapped: a dataset, or a dictionary of datasets by split."""
+    """Load a folder of `save_to_disk`, memory-mapped: a dataset, or a dictionary of datasets by split."""
     try:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
-        raise UserError(f"{folder}: a folder is read by the package `datasets`, which is not installed") from None
+        raise UserError(
+            f"{folder}: folders are read by the package `datasets`, which is not installed. Install it."
+        ) from None
     if os.path.isdir(folder) and not any(os.path.isfile(folder / name) for name in MARKS):
         pattern = f"{folder.name}/*.jsonl"
-        raise UserError(f"{folder}: not {SAVED}; accepted: that, or a pattern of files, such as {pattern}")
+        raise UserError(f"{folder}: the folder is not {SAVED}. Use such a folder, or a pattern such as {pattern}.")
     for path in fitting(folder, "**/*"):
         if not path.is_dir():
-            regular(path)  # a pipe would be waited for without end
+            regular(path)  # reading a pipe would wait forever
     with readable(folder, SAVED):
         return datasets.load_from_disk(str(folder))
 
 
 def dataset_rows(table: Any, place: object) -> Iterator[Item]:
-    """Yield the rows of a dataset of Hugging Face's.
+    """Yield the rows of a Hugging Face dataset.
 
-    Each batch is checked before it is read: Arrow does not look whether the offsets in a mapped file point into it, and
-    the process would end.
+    Each batch is validated before it is read. Arrow itself does not check the offsets in a mapped file, and wrong
+    offsets would crash the process.
     """
     if isinstance(table, dict):
-        raise UserError(f"{place}: holds several tables; accepted: the folder of one, such as {min(table)}")
+        raise UserError(f"{place}: the folder has several tables. Name the folder of one, such as {min(table)}.")
     raw, number = table.with_format("arrow"), 0
     with readable(place, SAVED):
         for start in range(0, len(table), BATCH):

@@ -1,12 +1,12 @@
-"""Tables in files of other programs (`components.sources.table_files`): one of documents, one of queries, one of qrels.
+"""Tables of documents, queries and qrels in files of other programs (`components.sources.table_files`).
 
-`columns` says which columns are what. `paired: true` is for a list of questions with their texts: the document of each
-row is relevant to the query of that row, and one file may hold both. `qrels` may be the queries' own file, where each
-row names the document that answers it. The rows of a table without a column of ids are numbered through all its files.
-Rows of pairs, or of queries that judge themselves, with the same text are one document, or one query.
+`columns` names the columns. `paired: true` is for a list of questions with their texts: the document of a row is
+relevant to the query of the same row, and a single file may have both. `qrels` may be the file of the queries, if each
+row names the document that answers it. In both of these forms, rows with equal text are a single document or a single
+query. The rows of a table without a column of ids are numbered through all its files.
 
-If only one of queries and qrels has a column `split`, it holds for the other too. If neither has, the key `split` names
-the split of all.
+If only one of queries and qrels has a column `split`, its splits apply to both. If neither has this column, the key
+`split` names the split of all.
 """
 
 import json
@@ -42,15 +42,15 @@ from sparring.components.sources.records import (
 from sparring.components.sources.table_files import columns_of, read_columns
 
 Role = Literal["documents", "queries", "qrels"]
-"""A table of a source: the key that names its files, and the key of its columns' names."""
-NO_SPLIT = "no split; give the table a column `split`, or the source the key `split`"
+"""A table of a source. It is the key of its files, and the key of its names of columns."""
+NO_SPLIT = "there is no split. Add a column `split` to the table, or set the key `split`."
 
 Files = str | list[str] | dict[str, str] | None
-"""The files of a table: a name or pattern, several of them, or the split of each."""
+"""The files of a table: a name or pattern, several of them, or a name or pattern per split."""
 
 
 def patterns(files: Files) -> list[tuple[str, str | None]]:
-    """Return the names and patterns of a table's files, each with its split.
+    """Return the names and patterns of a table's files, each with its split or None.
 
     >>> patterns(["a.csv", "b.csv"]), patterns({"train": "a.csv"}), patterns(None)
     ([('a.csv', None), ('b.csv', None)], [('a.csv', 'train')], [])
@@ -61,13 +61,15 @@ def patterns(files: Files) -> list[tuple[str, str | None]]:
 
 
 class Columns(Config):
-    """The tables' names of columns that they call differently, such as `documents: {doc_id: _id}`. Null leaves a column
-    out that a table may do without, such as `queries: {answers: null}`."""
+    """Names of columns in the tables, by our names, where they differ. For example `documents: {doc_id: _id}`.
+
+    A value of null omits an optional column, for example `queries: {answers: null}`.
+    """
 
     documents: dict[str, str | None] = {}
     """Names of doc_id, title and text."""
     queries: dict[str, str | None] = {}
-    """Names of query_id, text, answers and split; of pairs also of relevance."""
+    """Names of query_id, text, answers and split. For pairs, also of relevance."""
     qrels: dict[str, str | None] = {}
     """Names of query_id, doc_id, relevance and split."""
 
@@ -76,37 +78,37 @@ class Source(base.Source):
     """The keys of `format: tables`."""
 
     path: str
-    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     documents: str | list[str] = "documents.csv"
-    """The file inside the folder, or a pattern such as `documents/*.parquet`; or several of them."""
+    """Files of documents inside the folder: a name, a pattern such as `documents/*.parquet`, or a list of them."""
     queries: Files = None
-    """The file, pattern, or several; or the file of each split: `{train: faq.csv, test: test.csv}`. Null for none:
-    documents alone."""
+    """Files of queries: a name, a pattern, a list of them, or the file of each split, such as `{train: faq.csv, test:
+    test.csv}`. `null`: there are only documents."""
     qrels: Files = None
-    """The file, pattern, or several; or the file of each split. Null for none: nobody has said what is relevant, or
-    `paired` does. The queries' own, where each row names the document that answers it, or none."""
+    """Files of judgements: a name, a pattern, a list of them, or the file of each split. If each row of the queries
+    names the document that answers it, or no document, use the same files as in `queries`. `null`: there are no
+    judgements, except those of `paired`."""
     paired: bool = False
-    """The document of each row is relevant to the query of the same row, or as relevant as a column `relevance` of the
-    queries says. A text that stands in several rows is one document, or one query; a row without a query is a document
-    alone. Where files of `documents` are those of `queries` too, its other files have documents alone."""
+    """Pairing by row: the document of a row is relevant to the query of the same row. A column `relevance` of the
+    queries can give the grade. A text in several rows is a single document or query. A row without a query is only a
+    document. If `documents` and `queries` share files, the remaining files of `documents` have only documents."""
     graded: bool = Field(True, exclude_if=lambda graded: graded)
-    """Whether qrels have a column of relevances. False where they have none: each row says that a document is
-    relevant."""
+    """True if the qrels have a column of relevances. If false, each row marks a relevant document."""
     grades: dict[str, int] = Field({}, exclude_if=lambda grades: not grades)
-    """The relevance of each word in the column of relevances: `{a bit: 1, 'yes': 3}`. Numbers stay as they are."""
+    """Relevance of each word in the column of relevances, such as `{a bit: 1, 'yes': 3}`. Numbers do not change."""
     columns: Columns = Columns()
-    """The tables' names of columns that they call differently."""
+    """Names of columns in the tables, where they differ from ours."""
     split: str | None = None
-    """The split of all queries and judgements, for tables without a column `split`."""
+    """Split of all queries and judgements, for tables without a column `split`."""
     splits: base.Splits = None
-    """Which splits are read: all (null), a list of names, or a mapping from new names to the tables'."""
+    """Splits to read: all (`null`), a list of names, or a mapping from new names to the tables' names."""
 
     @model_validator(mode="after")
     def _one_kind_of_judgements(self) -> Self:
         if self.paired and (self.queries is None or self.qrels is not None):
-            raise ValueError("paired: needs `queries` and no `qrels`: a row says what is relevant to what")
+            raise ValueError("paired: this key needs `queries`, and no `qrels`. Each row is a judgement already.")
         if self.qrels is not None and self.queries is None:
-            raise ValueError("qrels: needs `queries`, as it says what is relevant to which of them")
+            raise ValueError("qrels: judgements need queries. Set `queries` too.")
         return self
 
     def files(self) -> dict[str, Path]:
@@ -119,21 +121,21 @@ class Source(base.Source):
         return f"columns.qrels.{column}"
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Yield the rows of the documents; of pairs each text once."""
+        """Yield the rows of the documents. Of pairs, yield each text once."""
         for record in self._documents():
             if not record.again:
                 row = record.row
                 yield document(record.name, row["title"], row["text"], record.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield the queries of the chosen splits; of pairs each text once."""
+        """Yield the queries of the chosen splits. Of pairs, yield each text once."""
         for record in self._queries():
             if not record.again and record.split is not None:
                 row = record.row
                 yield query(record.name, row["text"], row["answers"], record.split, record.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Yield the judgements of the chosen splits; of pairs one a row."""
+        """Yield the judgements of the chosen splits. Of pairs, yield one per row."""
         if self.paired:
             yield from self._pairs()
         elif self._judging_itself:
@@ -146,7 +148,7 @@ class Source(base.Source):
 
     @property
     def _judging_itself(self) -> bool:
-        """Whether each query's row names the document that answers it."""
+        """True if each query's row names the document that answers it."""
         name = self.columns.queries.get("query_id")
         return (
             self.qrels is not None and self.qrels == self.queries and self.columns.qrels.get("query_id", name) == name
@@ -195,9 +197,10 @@ class Source(base.Source):
             if question is None or answer is None:
                 fewer = "queries" if question is None else "documents"
                 raise UserError(
-                    f"{(question or answer).place}: `{fewer}` have fewer rows; accepted: as many as the other"
+                    f"{(question or answer).place}: `{fewer}` have fewer rows than their counterpart. Pairs need equal "
+                    "numbers of rows."
                 )
-            if question.split is not None and None not in (question.name, answer.name):  # else one of them is bad
+            if question.split is not None and None not in (question.name, answer.name):  # else one of the rows is bad
                 yield self._judgement(question, answer.name, graded)
 
     def _qrels(self) -> Iterator[Judgement | Bad]:
@@ -216,7 +219,7 @@ class Source(base.Source):
                 yield self._judgement(record, row["doc_id"], self.graded)
 
     def _splits_of_queries(self) -> dict[str, str]:
-        """Return the split of each query whose row names one."""
+        """Return the split of each query whose row names a split."""
         ids = self._has("queries", "query_id")
         rows = enumerate(self._rows("queries", [], ["query_id", "text", "answers", "split"]), start=1)
         names = ((row["query_id"] if ids else number, row["split"]) for number, (row, _) in rows)
@@ -230,19 +233,19 @@ class Source(base.Source):
         return judgement(record.name, doc_id, relevance, record.split or "", record.place)
 
     def _named_split(self, split: Any) -> Any:
-        """Return our name of a split, None for a split that is not read."""
+        """Return our name of a split. Return None for a split that is not read."""
         splits = {name: key for key, name in base.chosen(self.splits, []).items()}
         return split if self.splits is None else splits.get(str(split))
 
     def _has(self, role: Role, column: str) -> bool:
-        """Say whether a table has one of our columns, by its declared name or ours."""
+        """Return True if a table has one of our columns, by its declared name or by ours."""
         names: dict[str, str | None] = getattr(self.columns, role)
         if column in names:
             return names[column] is not None
         return any(column in columns_of(path) for path, _ in self._files(role))
 
     def _files(self, role: Role) -> list[tuple[Path, str | None]]:
-        """Return the files of a table with their splits. Pairs have the order of the documents."""
+        """Return the files of a table with their splits. For pairs, files of queries are sorted like the documents'."""
         folder = base.locate(self.path)
         files = [(path, split) for name, split in patterns(getattr(self, role)) for path in matching(folder, name)]
         if self.paired and role == "queries":
@@ -253,7 +256,7 @@ class Source(base.Source):
     def _rows(
         self, role: Role, required: list[str], optional: list[str], names: dict[str, str | None] | None = None
     ) -> Iterator[tuple[dict[str, Any], str]]:
-        """Yield a table's rows with our names of columns. Raise UserError if a declared table or split has none."""
+        """Yield a table's rows by our names of columns. Raise UserError if a declared table or split has no rows."""
         names = getattr(self.columns, role) if names is None else names
         files, count = self._files(role), Counter[str | None]()
         for path, split in files:
@@ -268,31 +271,31 @@ class Source(base.Source):
         for path, split in files:
             if role != "documents" and not count[split]:  # a collection without documents is refused for every format
                 where = f" for the split {split}" if split else ""
-                accepted = f"a file with {role}, or `{role}: null` for none"
-                raise UserError(f"{path}: no {role} are there{where}; accepted: {accepted}")
+                accepted = f"Use a file with {role}, or `{role}: null`"
+                raise UserError(f"{path}: there are no {role}{where}. {accepted}.")
 
 
 class _Row(NamedTuple):
     """A row of documents, queries or qrels."""
 
     name: Any
-    """Its id, or its number, or that of the first row with the same text."""
+    """Id of the row, or its number. For repeated content, that of the first row with it."""
     again: bool
-    """Whether an earlier row has the same."""
+    """True if an earlier row has the same content."""
     row: dict[str, Any]
     split: Any
-    """None if the row has no query, or a query of a split that is not read."""
+    """Our name of the split. If None, the row has no query, or its split is not read."""
     place: str
 
 
 class _First:
-    """The id of the first row of each content. Memory holds a digest a row."""
+    """The ids of the first rows with each content. It keeps a digest per row in memory."""
 
     def __init__(self) -> None:
         self._names: dict[bytes, Any] = {}
 
     def __call__(self, name: Any, *content: Any) -> tuple[Any, bool]:
-        """Return the id of the first row with this content, and whether that is an earlier row."""
+        """Return the id of the first row with this content, and True if it is an earlier row."""
         text = "\0".join(map(str, content)).encode("utf-8", "surrogatepass")
         digest = blake2b(text, digest_size=16).digest()
         again = digest in self._names
@@ -304,8 +307,10 @@ def _empty(value: Any) -> bool:
 
 
 def _answers(cell: str) -> list[str] | None:
-    """Return the answers in a cell: a list of texts or SQuAD's answers, as JSON, Python or numpy write them, or one
-    answer; None for an empty cell."""
+    """Return the answers in a cell. Return None for an empty cell.
+
+    A cell has a single answer, or a list of texts or SQuAD's answers as written by JSON, Python or numpy.
+    """
     if cell.lstrip().startswith(("[", "{")):
         for read in (json.loads, _literals):
             with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError, TokenError):
@@ -315,11 +320,11 @@ def _answers(cell: str) -> list[str] | None:
 
 
 ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
-"""A list of numpy's inside another value."""
+"""A numpy array inside another value."""
 
 
 def _literals(cell: str) -> Any:
-    """Return a list or dictionary of Python's literals. Texts next to each other, as numpy writes them, stay apart."""
+    """Parse a list or dictionary of Python literals. Adjacent texts, as numpy writes them, are not joined."""
     value = literal(ARRAY.sub(r"\1", cell))
     if not isinstance(value, list):
         return value

@@ -1,9 +1,9 @@
-"""Training data of Tevatron, in both layouts that `tevatron/retriever/dataset.py` of its repository reads.
+"""Tevatron's training data, in both layouts that `tevatron/retriever/dataset.py` of its repository reads.
 
-`TrainDataset` takes a row with `positive_passages` as the older layout: `query`, and lists of passages with `text`,
-perhaps `title`, and for `DistilTrainDataset` `score`. Otherwise a row has `query_text`, `positive_document_ids` and
-`negative_document_ids`, and the passages are the rows of a corpus with `docid` and `text`. Images, videos and audio are
-not read, nor scores in a corpus, which are the same for every query.
+In the older layout, a row has `query` and `positive_passages`, which are passages with `text`, optionally `title`, and
+for `DistilTrainDataset` `score`. In the newer layout, a row has `query_text`, `positive_document_ids` and
+`negative_document_ids`, and the passages are rows of a corpus with `docid` and `text`. Images, videos and audio are
+ignored. So are scores in a corpus, because they do not depend on the query.
 """
 
 import json
@@ -26,7 +26,7 @@ class Source(training_groups.GroupSource):
     """The keys of `format: tevatron`."""
 
     corpus: str | None = None
-    """The file of the passages, or a pattern, for rows that have ids of passages. Null for rows with passages."""
+    """File of the passages, or a pattern, for rows with ids of passages. `null`: the rows contain the passages."""
 
     def files(self) -> dict[str, Path]:
         """Return the files of every split, and the corpus."""
@@ -43,17 +43,18 @@ class Source(training_groups.GroupSource):
                 yield row if isinstance(row, Bad) else _document(row.value, row.place)
 
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
-        """Return a row of either layout."""
+        """Return the query and candidates of a row of either layout."""
         older = row.get("positive_passages") is not None
         if older != (self.corpus is None):
-            problem = "rows with passages need no corpus; accepted: corpus: null"
-            return Bad("wrong columns", place, problem if older else "rows with ids of passages need the key `corpus`")
+            older_problem, problem = "rows with passages need `corpus: null`", "rows with ids of passages need `corpus`"
+            return Bad("wrong columns", place, older_problem if older else problem)
         ending, text = ("passages", "query") if older else ("document_ids", "query_text")
         keys = [f"{side}_{ending}" for side in SIDES]
         if wrong := [key for key in keys if not isinstance(row.get(key), list | None)]:
-            return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list")
+            return Bad("wrong columns", place, f"{listing(wrong)} must be a list")
         if "query_id" not in row or row.get(keys[0]) is None or keys[1] not in row:
-            return Bad("wrong columns", place, f"expected query_id, {text}, {listing(keys)}; it has {', '.join(row)}")
+            expected = f"expected query_id, {text}, {listing(keys)}"
+            return Bad("wrong columns", place, f"{expected}, but it has {', '.join(row)}")
         positives, negatives = (row[key] or [] for key in keys)
         both = [*positives, *negatives]
         targets = [1.0] * len(positives) + [0.0] * len(negatives)
@@ -75,7 +76,7 @@ def _document(passage: dict[str, Any], place: str) -> Document | Bad:
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write rows of the older layout, which every version of Tevatron reads, with `score` if there is a teacher."""
+    """Write rows in the older layout, which every version of Tevatron reads, with `score` if there is a teacher."""
     path = folder / f"{name}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for record in records:
@@ -89,7 +90,7 @@ def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
 
 
 def write_groups_and_corpus(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write rows of the newer layout, and the corpus of their passages. The layout has no place for scores."""
+    """Write rows in the newer layout, and the corpus of their passages. The layout has no place for scores."""
     path, written = folder / f"{name}.jsonl", set()
     corpus = folder / f"{name}-corpus.jsonl"
     with path.open("w", encoding="utf-8") as file, corpus.open("w", encoding="utf-8") as corpus_file:

@@ -1,9 +1,8 @@
-"""Training data of other projects: queries with their positives, the negatives that were mined for them, and perhaps a
-teacher's scores.
+"""Base of formats for training data of other projects: queries with positives, mined negatives, and maybe scores.
 
-Such a file is a collection too: its passages are the documents, its positives the judgements. What it offers each query
-lies beside them in `given.parquet`, and `mine` makes groups of it (`mine: {given: negatives}`, or `scores`). One record
-stands for a line of such a file, read or written.
+The scores are a teacher's. Such a file is a collection too: its passages are the documents, and its positives are the
+judgements. The candidates of each query are stored next to the tables in `given.parquet`. `mine` can make groups of
+them (`mine: {given: negatives}` or `mine: {given: scores}`). A record is a line of such a file.
 """
 
 import hashlib
@@ -29,9 +28,9 @@ class Given(NamedTuple):
     query: Any
     doc_ids: list[Any]
     documents: list[Document | Bad]
-    """The candidates' texts; empty where they stand in a corpus of their own."""
+    """Texts of the candidates. Empty if they are in a separate corpus."""
     targets: list[float]
-    """1 for a positive, 0 for a negative."""
+    """Targets of the candidates: 1 for a positive, 0 for a negative."""
     teacher: list[float] | None
     split: str
     place: str
@@ -49,14 +48,14 @@ class GivenGroup(NamedTuple):
 
 
 class GroupSource(base.Source):
-    """The keys of formats of training data."""
+    """The keys that formats of training data share."""
 
     path: str
-    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     groups: dict[str, str | Annotated[list[str], Field(min_length=1)]] = Field(min_length=1)
-    """The file of each split, or a list of files, such as `{train: train.jsonl}`: JSON lines or a JSON array, plain or
-    .gz, Parquet, or a folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` or `*/*.jsonl` means
-    several files."""
+    """File of each split, or a list of files. For example `{train: train.jsonl}`. Files are JSON lines or a JSON array,
+    plain or .gz, Parquet, or a folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` or `*/*.jsonl`
+    names several files."""
 
     def files(self) -> dict[str, Path]:
         """Return the files of every split."""
@@ -78,7 +77,7 @@ class GroupSource(base.Source):
         """Return the query and candidates of a row."""
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Yield each passage once. Memory holds two numbers for each. Bad rows are reported here alone."""
+        """Yield each passage once. Two numbers per passage are kept in memory. Only this method reports bad rows."""
         contents: dict[int, int] = {}
         for record in self._read():
             if isinstance(record, Bad):
@@ -93,7 +92,7 @@ class GroupSource(base.Source):
                     contents[key] = content
                     yield passage
                 elif contents[key] != content:
-                    yield Bad("duplicate document id", passage.place, "with another text before", passage.doc_id)
+                    yield Bad("duplicate document id", passage.place, "its text was different before", passage.doc_id)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """Yield the query of each row."""
@@ -126,7 +125,7 @@ class GroupSource(base.Source):
 def without_ids(
     query_text: Any, texts: list[Any], targets: list[float], teacher: list[float] | None, split: str, place: str
 ) -> Given | Bad:
-    """Return the record of a format that has texts and no ids: a text's id is a digest of it."""
+    """Make a record for a format that has texts, but no ids. The id of a text is its digest."""
     if not isinstance(query_text, str) or not all(isinstance(text, str) for text in texts):
         return Bad("wrong columns", place, "queries and passages must be text")
     documents = [document(text_id(text), None, text, place) for text in texts]
@@ -135,16 +134,16 @@ def without_ids(
 
 
 def text_id(text: str) -> str:
-    """Return a digest of a text as its id."""
+    """Compute a digest of a text as its id."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
 
 
 def scores(values: Iterable[Any], place: str) -> list[float] | Bad:
-    """Return a teacher's scores, which must be numbers."""
+    """Check a teacher's scores, which must be finite numbers, and convert them to floats."""
     numbers: list[float] = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
-            return Bad("score that is not a number", place, f"got {value!r:.40}; accepted: less than {LARGEST}")
+            return Bad("score that is not a number", place, f"got {value!r:.40}, expected less than {LARGEST}")
         numbers.append(float(value))
     return numbers
 
@@ -156,5 +155,5 @@ def divided(record: Given) -> tuple[list[int], list[int]]:
 
 
 def passages(record: Given) -> list[str]:
-    """Return the candidates' texts as a model reads them, title and text."""
+    """Return the candidates' texts in the form that models read: title and text joined."""
     return [document_text(passage.title, passage.text) for passage in record.documents if isinstance(passage, Document)]

@@ -1,5 +1,7 @@
-"""Reading and writing TREC's text formats: rankings (run files) and qrels. What is read may be .gz, or a pipe. Errors
-name the file and line."""
+"""Readers and writers of TREC's text formats: rankings (run files) and qrels.
+
+Files that are read may be .gz, or a pipe. Errors name the file and the line.
+"""
 
 import math
 from collections.abc import Iterator
@@ -17,18 +19,18 @@ from sparring.components.sources.reading import read_lines
 from sparring.components.sources.records import Bad
 
 LARGEST = 3e38
-"""Limit of scores, so that a 32-bit float holds them."""
+"""Limit of scores. A 32-bit float can hold smaller numbers."""
 SCORED = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("score", pa.float64()), ("before", pa.float64())])
-"""Columns that are read of a run file. `before` is its rank."""
+"""Columns that are read from a run file. `before` is the file's rank."""
 AT_ONCE = 100_000
-"""Lines of a run file that are Python objects at a time."""
+"""Number of lines of a run file that are Python objects at a time."""
 
 
 def read_ranking(path: Path) -> pa.Table:
     """Read a run file, `query Q0 document rank score tag`, as a ranking.
 
-    Documents are ranked by score, in float64. Equal scores keep the order of the file's ranks, and documents with equal
-    ranks, or with ranks that are no numbers, are in order of doc_id.
+    Documents are ranked by score, in float64. Documents with equal scores keep the order of the file's ranks. If their
+    ranks are equal or not numbers, they are sorted by doc_id.
     """
     lines = _scored(path)
     parts = iter(lambda: list(islice(lines, AT_ONCE)), [])
@@ -39,7 +41,7 @@ def read_ranking(path: Path) -> pa.Table:
     pairs = query * max(1, len(documents.dictionary)) + documents.indices.to_numpy()
     places = np.argsort(pairs, kind="stable")
     if len(again := places[1:][np.diff(pairs[places]) == 0]):
-        raise UserError(f"{path}: query {table['query_id'][again.min()]} ranks a document twice")
+        raise UserError(f"{path}: the query {table['query_id'][again.min()]} ranks a document twice")
     by = [("query", "ascending"), ("score", "descending"), ("before", "ascending"), ("doc_id", "ascending")]
     table = table.append_column("query", pa.array(query)).sort_by(by)
     query = table["query"].to_numpy()
@@ -49,18 +51,18 @@ def read_ranking(path: Path) -> pa.Table:
 
 
 def _scored(path: Path) -> Iterator[tuple[str, str, float, float]]:
-    """Yield each line's query, document, score and rank. Ranks that are no numbers are all 0."""
+    """Yield each line's query, document, score and rank. Ranks that are not numbers become 0."""
     for place, words in _lines(path):
         if len(words) != 6:
             raise UserError(f"{place}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
         score, rank = _number(words[4]), _number(words[3])
         if not abs(score) < LARGEST:
-            raise UserError(f"{place}: the score {words[4]!r:.40} is not a number that is less than {LARGEST}")
+            raise UserError(f"{place}: the score {words[4]!r:.40} is not a number below {LARGEST}")
         yield words[0], words[2], score, 0.0 if math.isnan(rank) else rank
 
 
 def _number(word: str) -> float:
-    """Return a word as a number, or NaN."""
+    """Convert a word to a number. Return NaN if it is not one."""
     try:
         return float(word)
     except ValueError:
@@ -68,7 +70,7 @@ def _number(word: str) -> float:
 
 
 def read_qrels(path: Path) -> pa.Table:
-    """Read a qrels file: TREC's `query 0 document relevance`, or BEIR's three columns, perhaps under a header."""
+    """Read a qrels file: TREC's `query 0 document relevance`, or BEIR's three columns, with or without a header."""
     relevances: dict[tuple[str, str], int] = {}
     for place, words in _lines(path):
         named = len(words) == 3 or (len(words) == 4 and words[1].isalpha() and words[1].lower() != "q0")
@@ -81,7 +83,7 @@ def read_qrels(path: Path) -> pa.Table:
             raise UserError(f"{place}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits")
         query, document = words[0], words[-2]
         if relevances.setdefault((query, document), relevance) != relevance:
-            raise UserError(f"{place}: query {query} has judged {document} before, with another relevance")
+            raise UserError(f"{place}: an earlier line has a different relevance for the query {query} and {document}")
     if not relevances:
         raise UserError(f"{path}: the file has no judgements")
     rows = [
@@ -100,9 +102,9 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def write_ranking(table: pa.Table, path: Path, tag: str) -> None:
-    """Write a ranking as a run file with strictly falling scores, so that every tool keeps the ranking's order.
+    """Write a ranking as a run file. Scores fall strictly, so that every tool keeps the order of the ranking.
 
-    Of equal scores of a query, the later is lowered to the next smaller float.
+    If scores of a query are equal, later ones are lowered to the next smaller float.
     """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         before, last = None, np.float32(np.inf)
@@ -125,7 +127,7 @@ def write_qrels(table: pa.Table, path: Path, split: str) -> None:
 
 
 def _word(identifier: str, path: Path) -> str:
-    """Return an id without white space, which separates the columns of these files."""
+    """Return an id. Raise UserError if it contains white space, which separates the columns of these files."""
     if len(identifier.split()) != 1:
-        raise UserError(f"{path}: the id {identifier!r} contains white space, which TREC's files cannot hold")
+        raise UserError(f"{path}: the id {identifier!r} contains white space, which TREC's formats do not allow")
     return identifier

@@ -1,7 +1,7 @@
-"""TripClick's benchmark folder: `documents/`, `topics/` and `qrels/`, each file plain or .gz (Rekabsaz et al., 2021).
+"""TripClick's benchmark folder (Rekabsaz et al., 2021): `documents/`, `topics/` and `qrels/`, each file plain or .gz.
 
 Topics and qrels are divided into HEAD, TORSO and TAIL by the frequency of the query. RAW labels are 1 for a clicked
-document; DCTR labels, which only HEAD has, are grades from 1 to 3 by the rate of clicks, like those of TREC DL.
+document. DCTR labels are grades from 1 to 3 by the click rate, like those of TREC DL. Only HEAD has DCTR labels.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ class Source(base.Source):
     """The keys of `format: tripclick`."""
 
     path: str
-    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     splits: dict[str, list[str]] = Field(
         {"train": ["head.train", "torso.train"], "dev": ["head.val"], "test": ["head.test"]}, min_length=1
     )
-    """The parts of each split: a part NAME is `topics/topics.NAME.txt` with `qrels/qrels.LABELS.NAME.txt`. The default
-    is that of Zerveas et al. (2023)."""
+    """Parts of each split. A part NAME is `topics/topics.NAME.txt` with `qrels/qrels.LABELS.NAME.txt`. The default is
+    that of Zerveas et al. (2023)."""
     labels: Labels | dict[str, Labels] = "raw"
-    """The labels of all splits, or of each: `{train: raw, dev: dctr, test: dctr}`."""
+    """Kind of labels of all splits, or of each split, such as `{train: raw, dev: dctr, test: dctr}`."""
 
     def files(self) -> dict[str, Path]:
         """Return the documents, and the topics and qrels of the splits."""
@@ -79,8 +79,10 @@ TAGS = ("DOCNO", "TITLE", "URL", "TEXT", "num", "title", "desc", "narr")
 
 
 def _records(path: Path, kind: str) -> Iterator[Item | Bad]:
-    """Yield the elements of each `<DOC>` or `<top>` by their tags. An element extends to its end tag, or to the next
-    element; TEXT holds any line."""
+    """Yield the elements of each `<DOC>` or `<top>`, by their tags.
+
+    An element extends to its end tag, or to the next element. Only its end tag ends TEXT.
+    """
     place, elements, tag = "", dict[str, str](), ""
     for line in read_lines(path):
         if isinstance(line, Bad):

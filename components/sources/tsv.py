@@ -1,8 +1,8 @@
-"""Labelled sentences as tab-separated files with a header line, each plain or .gz.
+"""Labelled sentences in tab-separated files with a header line, plain or .gz.
 
-The header names the columns, in any order: `score sentence1 sentence2` for pairs with a similarity, `label sentence`
-for sentences with a class, `label sentence1 sentence2` for pairs with one. Other columns are ignored. Quotes are part
-of the text.
+The header names the columns, in any order. Pairs with a similarity have `score sentence1 sentence2`. Sentences with a
+class have `label sentence`, and pairs with a class have `label sentence1 sentence2`. Additional columns are ignored.
+Quotes are part of the text.
 """
 
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ from sparring.components.sources.table_files import read_table
 
 SPLIT = "{split}"
 LAYOUTS = (("score", "sentence1", "sentence2"), ("label", "sentence"), ("label", "sentence1", "sentence2"))
-"""The columns that are read together."""
+"""Combinations of columns that are read."""
 
 
 class Source(labelled.LabelledSource):
     """The keys of `format: tsv`."""
 
     path: str
-    """A file, or files by split where it has `{split}` in it: `data/stsb/{split}.tsv`. A leading `data/` is replaced by
-    `$SPARRING_DATA`, if that is set."""
+    """File, or with `{split}` in its name a file per split, such as `data/stsb/{split}.tsv`. `$SPARRING_DATA`, if set,
+    replaces a leading `data/`."""
     splits: base.Splits = None
-    """Which splits are read: all that there are (null), a list of names, or a mapping such as `{dev: validation}`. A
-    file without splits is the split `all`."""
+    """Splits to read: all (`null`), a list of names, or a mapping such as `{dev: validation}`. A single file is the
+    split `all`."""
 
     @model_validator(mode="after")
     def _splits_have_files(self) -> Self:
         if self.splits is not None and SPLIT not in Path(self.path).name:
-            raise ValueError(f"splits: {self.path} is one file; accepted: with {SPLIT} in the path")
+            raise ValueError(f"splits: {self.path} is a single file. Write {SPLIT} in the path, or remove `splits`.")
         return self
 
     def files(self) -> dict[str, Path]:
@@ -43,11 +43,11 @@ class Source(labelled.LabelledSource):
         return {path.name: path for path in self._paths().values()}
 
     def missing(self) -> list[str]:
-        """Return the files that are not there, or the pattern if no file fits it."""
+        """Return the missing files, or the pattern if no file matches it."""
         return super().missing() if self._paths() else [str(base.locate(self.path))]
 
     def read_labelled(self) -> Iterator[labelled.Labelled | Bad]:
-        """Yield the lines below each header."""
+        """Yield the lines after each header."""
         for split, path in self._paths().items():
             yield from _rows(path, split)
 
@@ -73,7 +73,7 @@ def _rows(path: Path, split: str) -> Iterator[labelled.Labelled | Bad]:
             columns = next((layout for layout in LAYOUTS if set(layout) <= row.value.keys()), ())
         if not columns:
             accepted = "; ".join(" ".join(layout) for layout in LAYOUTS)
-            yield Bad("wrong header", str(path), f"got the columns {listing(row.value)}; accepted: {accepted}")
+            yield Bad("wrong header", str(path), f"got the columns {listing(row.value)}, expected {accepted}")
             return
         value, *sentences = (row.value[name] for name in columns)
         checked = labelled.scored if columns[0] == "score" else labelled.labelled

@@ -6,10 +6,12 @@ from sparring.components.config import listing
 from sparring.components.models.model_card import Measures, Row, metadata
 from sparring.components.systems.config import (
     DenseStage,
+    ExpansionStage,
     FusedStage,
     LexicalStage,
     NeighboursStage,
     RankerStage,
+    ReaderStage,
     Stage,
     SystemConfig,
 )
@@ -62,7 +64,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
         *([measured.compared, ""] if measured.compared else []),
         *(
             ["## Training data", "", f"{measured.note}{further}", ""]
-            if any(config.of_kind(DenseStage, RankerStage))
+            if any(config.of_kind(DenseStage, ExpansionStage, RankerStage, ReaderStage))
             else []
         ),
         "## Use",
@@ -107,10 +109,29 @@ def _sentence(name: str, stage: Stage) -> str:
     if isinstance(stage, FusedStage):
         lists = listing(f"`{part}`" for part in stage.of)
         return f"`{name}`: {lists} are fused ({stage.how}); {stage.depth} documents are kept."
+    if isinstance(stage, ExpansionStage):
+        return f"`{name}`: {_source(stage)}, and `{stage.of}` searches for {_choice(stage)}."
+    if isinstance(stage, ReaderStage):
+        return f"`{name}`: a reader writes an answer from the first {stage.passages} documents of `{stage.of}`."
     by = "its scores alone"
     if stage.priors:
         by = f"the weighted sum of its scores and those of {listing(f'`{part}`' for part in stage.priors)}"
     return f"`{name}`: the ranker reorders the first {stage.depth} documents of `{stage.of}`, by {by}."
+
+
+def _source(stage: ExpansionStage) -> str:
+    """Say where a query's expansions come from."""
+    if stage.relevance is not None:
+        return f"the first {stage.relevance.documents} documents of `{stage.of}` expand the query"
+    return "a language model expands the query"
+
+
+def _choice(stage: ExpansionStage) -> str:
+    """Say which expansions are searched for."""
+    if stage.reranker is not None:
+        count = "the expansion" if stage.most == 1 else f"the {stage.most} expansions"
+        return f"{count} that a query reranker puts first"
+    return {"concat": "all expansions as one query", "all": "all expansions"}.get(stage.choice, "the first expansion")
 
 
 def _files(config: SystemConfig) -> dict[str, str]:
@@ -121,6 +142,22 @@ def _files(config: SystemConfig) -> dict[str, str]:
         elif isinstance(stage, DenseStage):
             files[stage.retriever] = "the retriever, for `SentenceTransformer`"
             files[stage.index] = "the documents' vectors, for `faiss.read_index`; row i is line i of the documents"
+        elif isinstance(stage, ExpansionStage):
+            files |= _expansion_files(stage)
+        elif isinstance(stage, ReaderStage):
+            files[stage.folder] = "the reader, for `AutoModelForSeq2SeqLM`"
         elif isinstance(stage, RankerStage):
             files[stage.folder] = "the ranker, for `CrossEncoder`; scores are logits"
     return {**files, "documents.jsonl": "the documents, as BEIR's `corpus.jsonl`", "example.py": "the program above"}
+
+
+def _expansion_files(stage: ExpansionStage) -> dict[str, str]:
+    files = {}
+    if stage.frequencies is not None:
+        files[stage.frequencies] = "the number of documents that have each term"
+    if stage.generator is not None:
+        loader = "AutoModelForCausalLM" if stage.architecture == "causal" else "AutoModelForSeq2SeqLM"
+        files[stage.generator] = f"the language model that writes expansions, for `{loader}`"
+    if stage.reranker is not None:
+        files[stage.reranker.folder] = "the query reranker, for `CrossEncoder`; the lowest score is the best expansion"
+    return files

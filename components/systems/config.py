@@ -1,6 +1,7 @@
 """The description of a deployed system, `system.json`: its stages in order, each of which reads earlier ones.
 
-The last stage's ranking is the answer. Paths are relative to the system's folder.
+The last stage's ranking is the result, or a reader's answer with the ranking that it read. Paths are relative to the
+system's folder.
 """
 
 import json
@@ -11,7 +12,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config, Damaged, UserError, listing, parse
+from sparring.components.data import reading
+from sparring.components.expansion.relevance_model import RelevanceConfig
 from sparring.components.files import check_whole
+from sparring.components.models.generator_configs import GenerateConfig
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
@@ -48,7 +52,7 @@ class LexicalStage(BM25Config, StageConfig):
     index: str = "lucene"
     """Folder of the Lucene index."""
     analysis: AnalyzerConfig
-    """How documents and queries are split into terms."""
+    """Analyzer, which splits documents and queries into terms."""
     rm3: RM3Config | None = None
     """Relevance feedback. If None, there is none."""
     k: int = Field(ge=1)
@@ -106,6 +110,80 @@ class NeighboursStage(NeighboursRerankConfig, StageConfig):
         return [self.of]
 
 
+class QueryRerankerConfig(Config):
+    """A query reranker, which predicts the rank of the first right document that an expansion retrieves."""
+
+    folder: str = "query-reranker"
+    """Folder of the query reranker."""
+    precision: Literal["bf16", "fp32", "int8"] = "fp32"
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
+    template: Literal["paper", "released"] = "paper"
+    """Layout of its input, as `components.expansion.query_reading` describes it."""
+    passage: bool = False
+    """Whether it also reads the first document that the expansion retrieves."""
+
+
+class ExpansionStage(StageConfig):
+    """Expansions of the query, and the rankings that a lexical stage's index has for the chosen ones (Chuang et al.,
+    2023, chapter 3). The expansions come from feedback documents or from a language model."""
+
+    kind: Literal["expansion"] = "expansion"
+    of: str
+    """Name of the lexical stage. Its own ranking has the feedback documents, and is the ranking of a query without an
+    expansion."""
+    relevance: RelevanceConfig | None = None
+    """Settings of sampling expansions from feedback documents. If None, a language model writes them."""
+    frequencies: str | None = None
+    """File with the number of documents that have each term, for feedback documents."""
+    generate: GenerateConfig | None = None
+    """Settings of a language model that writes expansions. If None, they come from feedback documents."""
+    generator: str | None = None
+    """Folder of the language model."""
+    architecture: Literal["seq2seq", "causal"] = "seq2seq"
+    """Kind of the language model. `seq2seq` reads its input and then writes. `causal` continues its input."""
+    query_tokens: int = Field(64, ge=3)
+    """Maximum length of the language model's input in tokens, special tokens included."""
+    seed: list[int | str] = []
+    """Beginning of the key of a random choice. The query's text follows, so that a query always has the same
+    expansions."""
+    question: bool = False
+    """Whether the query without an expansion is a candidate too."""
+    choice: Literal["first", "lowest", "concat", "all"] = "first"
+    """Expansions that are searched for. `first`: the first that was generated. `lowest`: those with the lowest
+    predicted rank. `concat`: all as one query. `all`: each, and the rankings are fused."""
+    reranker: QueryRerankerConfig | None = None
+    """Predicts ranks for `choice: lowest`."""
+    number: int | None = Field(None, ge=1)
+    """Choose among so many expansions that were generated first. If None, among all."""
+    most: int = Field(1, ge=1)
+    """Number of expansions with the lowest predicted ranks whose rankings are fused."""
+    fusion: FusionConfig | None = None
+    """Fusion of the rankings of several expansions of a query."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.relevance is None) == (self.generate is None):
+            raise ValueError("relevance, generate: accepted: one of them")
+        if self.generate is not None and self.generator is None:
+            raise ValueError("generator: none; accepted: the folder of a language model")
+        if self.relevance is not None and self.frequencies is None:
+            raise ValueError("frequencies: none; accepted: the file of the terms' frequencies")
+        if (self.reranker is None) == (self.choice == "lowest"):
+            raise ValueError("reranker: accepted with `choice: lowest`, and needed there")
+        if (self.fusion is None) == (self.choice == "all" or self.most > 1):
+            raise ValueError("fusion: accepted for several expansions of a query, and needed there")
+        return self
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.of]
+
+    @property
+    def paths(self) -> list[str]:
+        named = [self.frequencies, self.generator, None if self.reranker is None else self.reranker.folder]
+        return [path for path in named if path is not None]
+
+
 class FusedStage(FusionConfig, StageConfig):
     """Fusion of two or more rankings."""
 
@@ -145,7 +223,39 @@ class RankerStage(StageConfig):
         return [self.folder]
 
 
-Stage = Annotated[LexicalStage | DenseStage | NeighboursStage | FusedStage | RankerStage, Field(discriminator="kind")]
+class ReaderStage(StageConfig):
+    """A reader that writes an answer from the first documents of a ranking (Izacard and Grave, 2021). It is the last
+    stage, and leaves the ranking as it is."""
+
+    kind: Literal["reader"] = "reader"
+    of: str
+    """Name of the stage whose ranking is read."""
+    folder: str = "reader"
+    """Folder of the reader."""
+    passages: int = Field(ge=1)
+    """Number of documents that it reads."""
+    passage_tokens: int = Field(ge=8)
+    """Maximum length of the query with one document, special tokens included."""
+    template: reading.Template | None = None
+    """Layout of its input, as `components.data.reading` describes it."""
+    new_tokens: int = Field(ge=1)
+    """Maximum length of an answer in tokens."""
+    precision: Literal["bf16", "fp32"] = "fp32"
+    """Precision of the forward passes."""
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.of]
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.folder]
+
+
+Stage = Annotated[
+    LexicalStage | DenseStage | ExpansionStage | NeighboursStage | FusedStage | RankerStage | ReaderStage,
+    Field(discriminator="kind"),
+]
 FIRST = (LexicalStage, DenseStage)
 """Stages that search all documents."""
 
@@ -159,7 +269,8 @@ class SystemConfig(Config):
     documents: int = Field(ge=1)
     """Number of documents."""
     stages: dict[str, Stage] = Field(min_length=1)
-    """In order. The last one's ranking is the answer."""
+    """In order. The result is the ranking of the last one. If that is a reader, the result is its answer and the
+    ranking that it read."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -168,8 +279,12 @@ class SystemConfig(Config):
             for source in stage.inputs:
                 if source not in earlier:
                     raise ValueError(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}")
+                if isinstance(self.stages[source], ReaderStage):
+                    raise ValueError(f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage")
             if isinstance(stage, NeighboursStage) and not isinstance(self.stages[stage.of], DenseStage):
                 raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
+            if isinstance(stage, ExpansionStage) and not isinstance(self.stages[stage.of], LexicalStage):
+                raise ValueError(f"stages.{name}.of: {stage.of!r} has no Lucene index; accepted: a lexical stage")
             if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))
         read = {source for stage in self.stages.values() for source in stage.inputs}
@@ -178,9 +293,15 @@ class SystemConfig(Config):
         return self
 
     @property
+    def reader(self) -> ReaderStage | None:
+        """The reader that answers queries. None if the system only ranks documents."""
+        last = list(self.stages.values())[-1]
+        return last if isinstance(last, ReaderStage) else None
+
+    @property
     def answer(self) -> str:
-        """Name of the stage whose ranking is the answer."""
-        return list(self.stages)[-1]
+        """Name of the stage whose ranking is the result."""
+        return list(self.stages)[-1] if self.reader is None else self.reader.of
 
     @property
     def limit(self) -> int:
@@ -192,14 +313,17 @@ class SystemConfig(Config):
         stage = self.stages[name]
         if isinstance(stage, FusedStage):
             return stage.depth
-        if isinstance(stage, NeighboursStage | RankerStage):
+        if isinstance(stage, NeighboursStage | RankerStage | ReaderStage):
             return self._reach(stage.of)
+        if isinstance(stage, ExpansionStage):
+            return self._reach(stage.of) if stage.fusion is None else stage.fusion.depth
         return self.documents if self.has_one_list else stage.k
 
     @property
     def has_one_list(self) -> bool:
-        """Whether a single stage searches the documents."""
-        return sum(isinstance(stage, FIRST) for stage in self.stages.values()) == 1
+        """Whether a single stage searches the documents, and once for a query."""
+        searching = [stage for stage in self.stages.values() if isinstance(stage, (*FIRST, ExpansionStage))]
+        return len(searching) == 1
 
     def check_k(self, k: int, key: str = "k") -> None:
         """Raise UserError, naming `key`, if the system cannot rank `k` documents."""
@@ -213,12 +337,17 @@ class SystemConfig(Config):
         assert isinstance(stage, FIRST)
         if not self.has_one_list:
             return min(stage.k, self.documents)
-        depths = [
-            stage.depth if isinstance(stage, RankerStage) else stage.context
-            for stage in self.stages.values()
-            if isinstance(stage, RankerStage | NeighboursStage)
-        ]
+        depths = [stage.depth for stage in self.stages.values() if isinstance(stage, RankerStage)]
+        depths += [stage.context for stage in self.stages.values() if isinstance(stage, NeighboursStage)]
+        depths += [stage.passages for stage in self.stages.values() if isinstance(stage, ReaderStage)]
         return min(max([k, *depths]), self.documents)
+
+    def is_lexical(self, name: str) -> bool:
+        """Tell whether a stage's scores are BM25's, in which 0 means that no word is shared."""
+        stage = self.stages[name]
+        if isinstance(stage, FusedStage):
+            return all(map(self.is_lexical, stage.of))
+        return isinstance(stage, LexicalStage | ExpansionStage)
 
     def reads_vectors(self, name: str) -> bool:
         """Tell whether another stage reads the documents' vectors of a dense stage."""

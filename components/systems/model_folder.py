@@ -50,10 +50,12 @@ def _name_base(folder: Path) -> None:
 def _merge(folder: Path, to: Path) -> None:
     from sparring.components.models import adapters
     from sparring.components.models.cross_encoder import CrossEncoder
+    from sparring.components.models.generator import Generator
     from sparring.components.retrieval import kind
 
     name = read_json(folder / MODEL_CONFIG)["kind"]
-    model: Any = (CrossEncoder if name == "cross_encoder" else kind.kind_named(name).model()).load(folder)
+    classes: dict[str, Any] = {"cross_encoder": CrossEncoder, "generator": Generator}
+    model: Any = (classes[name] if name in classes else kind.kind_named(name).model()).load(folder)
     adapters.merge(model)
     model.config = model.config.model_copy(update={"adapter": None})
     model.save(to, folder)

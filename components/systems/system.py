@@ -1,4 +1,4 @@
-"""A system that answers queries: lists of documents, their fusion, and a ranker over the first of them."""
+"""A system that answers queries: lists of documents, their fusion, a ranker over the first of them, and a reader."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
-import pyarrow as pa
 
 from sparring.components.config import Damaged, UserError
-from sparring.components.data.tables import RANKING, document_text
+from sparring.components.data.tables import document_text
+from sparring.components.expansion import feedback
 from sparring.components.retrieval.fusion import fuse
 from sparring.components.systems import config as configs
 from sparring.components.systems.config import (
     DenseStage,
+    ExpansionStage,
     FusedStage,
     LexicalStage,
     NeighboursStage,
     RankerStage,
+    ReaderStage,
     SystemConfig,
 )
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer, Ranking, reordered
+from sparring.components.systems.expanding import Expander, ExpansionWriter, RankPredictor
+from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer, reordered
+from sparring.components.systems.rankings import Ranking, as_lists, as_ranking
+from sparring.components.systems.reading import AnswerWriter, ReaderAnswer
 
 QUERY_CHARACTERS = 4_000
 """Maximum length of a query. No model reads more."""
@@ -46,9 +51,17 @@ class Hit(NamedTuple):
     text: str
 
 
+class Answered(NamedTuple):
+    """What a system has for a query: a reader's answer and the retrieved documents."""
+
+    answer: ReaderAnswer | None
+    """None if the system has no reader."""
+    hits: list[Hit]
+
+
 class Seconds(dict[str, float]):
-    """How long the parts of a search took, one after another. BM25 searches while a retriever does: of BM25 it is what
-    was waited for it afterwards."""
+    """Seconds that each part of a search took, one after another. BM25 runs at the same time as a retriever: its part
+    is only the wait for it afterwards."""
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
@@ -72,10 +85,14 @@ class LoadedSystem:
         lexical: Mapping[str, BM25],
         dense: Mapping[str, LoadedRetriever],
         rankers: Mapping[str, PairScorer],
+        expanders: Mapping[str, Expander] = {},
+        reader: AnswerWriter | None = None,
     ) -> None:
-        """`lexical`, `dense` and `rankers` have what stages of these kinds compute with, by the stage's name."""
+        """`lexical`, `dense`, `rankers` and `expanders` have what stages of these kinds compute with, by the stage's
+        name. `reader` is needed if the last stage is a reader."""
         self.config, self.documents = config, documents
-        self._lexical, self._dense, self._rankers = lexical, dense, rankers
+        self._lexical, self._dense, self._rankers, self._expanders = lexical, dense, rankers, expanders
+        self._reader = reader
         self._one_at_a_time = threading.Lock()
 
     @classmethod
@@ -101,15 +118,23 @@ class LoadedSystem:
         }
         documents = InMemory.of_folder(folder / configs.DOCUMENTS, config.documents)
         options: dict[str, Any] = {"threads": threads, "batch_tokens": BATCH_TOKENS, "cuda": False}
-        if any(config.of_kind(DenseStage, RankerStage)):
+        if any(config.of_kind(DenseStage, RankerStage, ExpansionStage, ReaderStage)):
             options |= models()
         dense, rankers = dict[str, LoadedRetriever](), dict[str, PairScorer]()
+        expanders = dict[str, Expander]()
         for name, stage in config.stages.items():
             if isinstance(stage, DenseStage):
                 dense[name] = _retriever(folder, name, config, documents, options)
             elif isinstance(stage, RankerStage):
                 rankers[name] = PairScorer(folder / stage.folder, precision=stage.precision, **options)
-        return cls(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
+            elif isinstance(stage, ExpansionStage):
+                expanders[name] = _expander(folder, stage, options)
+        reader = None
+        if (last := config.reader) is not None:
+            reader = AnswerWriter(folder / last.folder, precision=last.precision, new_tokens=last.new_tokens, **options)
+        return cls(
+            config, documents, lexical=lexical, dense=dense, rankers=rankers, expanders=expanders, reader=reader
+        ).wait()
 
     def wait(self) -> Self:
         """Wait until all of it is open; Damaged if an index cannot be read."""
@@ -143,8 +168,9 @@ class LoadedSystem:
         """Find at most k documents for a query, best first. For several queries, return a list for each.
 
         Equal scores of a ranker keep the order before it, all others are in order of id. `seconds` collects how long
-        each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`. `without` has for each
-        query the id of a document to leave out, such as the document that the query is; the next document moves up.
+        each part took: `encode` (tokenise too), `search`, `bm25`, `expand` (the searches for expansions too), `fuse`,
+        `rank`, `text`. `without` has for each query the id of a document to leave out, such as the document that the
+        query is; the next document moves up.
         UserError if the system cannot rank so many documents.
         """
         self.config.check_k(k)
@@ -152,8 +178,46 @@ class LoadedSystem:
         if not texts:
             return []
         without = [None] * len(texts) if without is None else without
-        answers = self._search(texts, k, Seconds() if seconds is None else seconds, without)
-        return answers[0] if isinstance(queries, str) else answers
+        lists, _ = self._search(texts, k, Seconds() if seconds is None else seconds, without)
+        return lists[0] if isinstance(queries, str) else lists
+
+    @overload
+    def answer(
+        self, queries: str, k: int = 10, seconds: Seconds | None = None, *, without: Sequence[str | None] | None = None
+    ) -> Answered: ...
+
+    @overload
+    def answer(
+        self,
+        queries: list[str] | tuple[str, ...],
+        k: int = 10,
+        seconds: Seconds | None = None,
+        *,
+        without: Sequence[str | None] | None = None,
+    ) -> list[Answered]: ...
+
+    def answer(
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        seconds: Seconds | None = None,
+        *,
+        without: Sequence[str | None] | None = None,
+    ) -> Answered | list[Answered]:
+        """Find at most k documents for a query as `search` does, and answer the query if the system has a reader. For
+        several queries, return a list. `seconds` also has the part `read`.
+
+        The reader reads as many documents as its stage says, whatever k is.
+        """
+        self.config.check_k(k)
+        texts = _checked(queries, "answer: queries")
+        if not texts:
+            return []
+        without = [None] * len(texts) if without is None else without
+        spent = Seconds() if seconds is None else seconds
+        lists, rankings = self._search(texts, k, spent, without)
+        answered = [Answered(*pair) for pair in zip(self._read(texts, rankings, spent), lists, strict=True)]
+        return answered[0] if isinstance(queries, str) else answered
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
         """Order documents for a query by the last ranker: the places of the documents in the list with their scores,
@@ -185,15 +249,18 @@ class LoadedSystem:
             raise UserError(f"id: no document is called {doc_id!r}; accepted: the id of a document")
         return document_text(*self.documents.texts([doc_id])[doc_id])[:QUERY_CHARACTERS]
 
-    def _search(self, texts: list[str], k: int, spent: Seconds, without: Sequence[str | None]) -> list[list[Hit]]:
-        """Answer a list of at least one query."""
+    def _search(
+        self, texts: list[str], k: int, spent: Seconds, without: Sequence[str | None]
+    ) -> tuple[list[list[Hit]], list[Ranking]]:
+        """Search for a list of at least one query. Return the first k documents and the whole rankings."""
         with self._one_at_a_time:
             rankings, scores = self._rankings(texts, k, spent, without)
+        ranked = rankings[self.config.answer]
         with spent.of("text"):
             tables = {name: [dict(ranking) for ranking in lists] for name, lists in scores.items()}
-            shown = [ranking[:k] for ranking in rankings[self.config.answer]]
+            shown = [ranking[:k] for ranking in ranked]
             titles_and_texts = self.documents.texts([doc_id for ranking in shown for doc_id, _ in ranking])
-        return [
+        hits = [
             [
                 Hit(
                     doc_id,
@@ -205,6 +272,19 @@ class LoadedSystem:
             ]
             for q, ranking in enumerate(shown)
         ]
+        return hits, ranked
+
+    def _read(self, texts: Sequence[str], rankings: list[Ranking], spent: Seconds) -> Sequence[ReaderAnswer | None]:
+        """Answer queries from the first documents of their rankings. None for each if the system has no reader."""
+        stage = self.config.reader
+        if stage is None:
+            return [None] * len(texts)
+        assert self._reader is not None
+        first = [[doc_id for doc_id, _ in ranking[: stage.passages]] for ranking in rankings]
+        with spent.of("text"):
+            contents = self.documents.texts(list(dict.fromkeys(doc_id for ids in first for doc_id in ids)))
+        with self._one_at_a_time, spent.of("read"):
+            return self._reader(texts, [{doc_id: contents[doc_id] for doc_id in ids} for ids in first])
 
     def _rankings(
         self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
@@ -224,7 +304,10 @@ class LoadedSystem:
                 rankings[name] = wait()
         scores = {name: rankings[name] for name, _ in config.of_kind(LexicalStage, DenseStage)}
         for name, stage in config.stages.items():
-            if isinstance(stage, FusedStage):
+            if isinstance(stage, ExpansionStage):
+                with spent.of("expand"):
+                    rankings[name] = scores[name] = self._expanded(name, stage, texts, rankings[stage.of], without)
+            elif isinstance(stage, FusedStage):
                 with spent.of("fuse"):
                     rankings[name] = scores[name] = _fused(stage, rankings, config, len(texts))
             elif isinstance(stage, NeighboursStage):
@@ -237,6 +320,22 @@ class LoadedSystem:
                 with spent.of("rank"):
                     rankings[name] = _reordered(stage, scores[name], rankings, config)
         return rankings, scores
+
+    def _expanded(
+        self,
+        name: str,
+        stage: ExpansionStage,
+        texts: Sequence[str],
+        unexpanded: list[Ranking],
+        without: Sequence[str | None],
+    ) -> list[Ranking]:
+        """Rank the documents for the expansions that a stage chooses."""
+        lexical, k = self._lexical[stage.of], self.config.length(stage.of, 1)
+
+        def search(issued: Sequence[str], queries: Sequence[int]) -> list[Ranking]:
+            return lexical(issued, k, [without[query] for query in queries])()
+
+        return self._expanders[name](texts, unexpanded, self.documents, search)
 
     def _scored(
         self, texts: Sequence[str], rankings: list[Ranking], ranker: PairScorer, depth: int, spent: Seconds
@@ -274,6 +373,19 @@ def _retriever(
     )
 
 
+def _expander(folder: Path, stage: ExpansionStage, options: Mapping[str, Any]) -> Expander:
+    """Open the models of an expansion stage."""
+    reranker = stage.reranker
+    return Expander(
+        stage,
+        writer=None if stage.generator is None else ExpansionWriter(folder / stage.generator, **options),
+        frequencies=None if stage.frequencies is None else feedback.read_frequencies(folder / stage.frequencies),
+        predictor=None
+        if reranker is None
+        else RankPredictor(folder / reranker.folder, precision=reranker.precision, **options),
+    )
+
+
 def _checked(texts: str | Sequence[str], argument: str) -> list[str]:
     """Return one text or many as a list. Raise UserError for anything else."""
     checked = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
@@ -284,8 +396,8 @@ def _checked(texts: str | Sequence[str], argument: str) -> list[str]:
 
 def _fused(stage: FusedStage, lists: Mapping[str, list[Ranking]], config: SystemConfig, queries: int) -> list[Ranking]:
     """Fuse the rankings of several stages."""
-    lexical = [place for place, name in enumerate(stage.of) if isinstance(config.stages[name], LexicalStage)]
-    return _as_lists(fuse([as_ranking(lists[name]) for name in stage.of], stage, lexical=lexical), queries)
+    lexical = [place for place, name in enumerate(stage.of) if config.is_lexical(name)]
+    return as_lists(fuse([as_ranking(lists[name]) for name in stage.of], stage, lexical=lexical), queries)
 
 
 def _reordered(
@@ -336,24 +448,3 @@ def weighted(scored: Ranking, weight: float, priors: Sequence[Prior]) -> Ranking
         (doc_id, sum([weight * score, *(prior * scores.get(doc_id, low) for scores, prior, low in tables)]))
         for doc_id, score in scored
     ]
-
-
-def as_ranking(lists: Sequence[Ranking]) -> pa.Table:
-    """Join lists into one ranking table. Queries are named by their numbers."""
-    rows = [
-        (str(query), doc_id, rank, score)
-        for query, ranking in enumerate(lists)
-        for rank, (doc_id, score) in enumerate(ranking, 1)
-    ]
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in RANKING]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKING, strict=True)]
-    return pa.table(arrays, schema=RANKING)
-
-
-def _as_lists(ranking: pa.Table, queries: int) -> list[Ranking]:
-    """Split a ranking of `as_ranking` into lists."""
-    lists: list[Ranking] = [[] for _ in range(queries)]
-    columns = (ranking[name].to_pylist() for name in ("query_id", "doc_id", "score"))
-    for query, doc_id, score in zip(*columns, strict=True):
-        lists[int(query)].append((doc_id, score))
-    return lists

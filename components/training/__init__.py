@@ -1,1 +1,1 @@
-"""The training loop, its gradients, checkpoints and self-check."""
+"""The training loop, with gradients, checkpoints and the self-check of gradients."""

@@ -1,7 +1,7 @@
-"""Adafactor (Shazeer and Stern, 2018) where each worker updates its own rows of a sharded parameter.
+"""Adafactor (Shazeer and Stern, 2018) for sharded parameters, of which each worker updates its own rows.
 
-Adafactor looks at whole matrices: at means over all rows, and at the norms of a weight and of its update. Here these
-are over the rows of all workers, so that a part changes as it would in the whole parameter.
+Adafactor needs statistics of the whole matrix: means over all rows, and the norms of a weight and of its update. These
+are computed over the rows of all workers, so a part is updated as it would be within the whole parameter.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparring.components.training.sharding import Part
 
 
 class Adafactor(torch.optim.Adafactor):
-    """torch's Adafactor, and the same for parts of parameters. All workers must step at once."""
+    """torch's Adafactor, extended to parts of sharded parameters. All workers must step together."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update the parts, and leave what is whole to torch."""
+        """Update the parts of sharded parameters. torch updates the rest."""
         for group in self.param_groups:
             for part in group["params"]:
                 if isinstance(part, Part) and part.grad is not None:
@@ -30,7 +30,7 @@ class Adafactor(torch.optim.Adafactor):
 
 
 def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-    """Update a part, as torch updates a whole parameter."""
+    """Update a part by torch's formula for a whole parameter."""
     if not state:
         state |= _beginning(gradient)
     state["step"] += 1
@@ -52,7 +52,7 @@ def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[
 
 
 def _beginning(gradient: Tensor) -> dict[str, Tensor]:
-    """Return the state of a parameter before its first update: of a matrix a number for each row and column."""
+    """Return the state of a parameter before its first update. A matrix has a number per row and per column."""
     step = torch.tensor(0.0)
     if gradient.ndim < 2:
         return {"step": step, "variance": torch.zeros_like(gradient)}
@@ -64,12 +64,12 @@ def _beginning(gradient: Tensor) -> dict[str, Tensor]:
 
 
 def _mean_over_rows(values: Tensor, part: Part) -> Tensor:
-    """Average over the last dimension but one, which workers divide in a matrix."""
+    """Average over the second-to-last dimension. In a sharded matrix these are the rows of all workers."""
     if part.ndim > 2:
         return values.mean(-2, keepdim=True)
     return sum_over_workers(values.sum(-2, keepdim=True)) / part.whole.shape[0]
 
 
 def _root_mean_square(values: Tensor, part: Part) -> float:
-    """Over the whole parameter, of values at this worker's part."""
+    """Compute the root mean square over the whole parameter, from the values at this worker's part."""
     return float(sum_over_workers(values.square().sum()) / part.whole.numel()) ** 0.5

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: weights and the optimizer's moments as safetensors, and where it stands as JSON."""
+"""Checkpoints of a training: weights and optimizer moments as safetensors, and the training state as JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ STATE = "state.json"
 
 
 def newest(folder: Path, device: torch.device) -> Path | None:
-    """Return the newest finished checkpoint that the first worker sees, or None.
+    """Return the newest finished checkpoint that the first worker sees. Return None if there is none.
 
-    Every worker raises RuntimeError if one worker does not see it: all must resume from the same checkpoint.
+    All workers must resume from the same checkpoint. If a worker does not see it, every worker raises RuntimeError.
     """
     updates = _by_update(folder, "update")
     update = of_first(_update_of(updates[0]) if updates else 0, device)
@@ -35,14 +35,14 @@ def newest(folder: Path, device: torch.device) -> Path | None:
     sees = int(sum_over_workers(torch.tensor([int(checkpoint.exists())], device=device)))
     if sees < workers():
         raise RuntimeError(
-            f"{checkpoint}: the first of {workers()} workers resumes from it, and {workers() - sees} of them do not "
-            "see it; all nodes must see the same store"
+            f"{checkpoint}: the first worker resumes from this checkpoint, but {workers() - sees} of {workers()} "
+            "workers cannot see it. Put the store on a file system that all nodes share."
         )
     return checkpoint
 
 
 def save(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingState) -> None:
-    """Write a checkpoint by the first worker, and drop all but the newest two. Every worker calls it."""
+    """Write a checkpoint and drop all but the newest two. Every worker must call this. The first worker writes."""
     weights, moments = whole_weights(objective), whole_moments(optimizer)
     if rank() == 0:
         write(_path(folder, "update", state.update), weights, moments, state)
@@ -52,8 +52,10 @@ def save(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingStat
 
 
 def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:
-    """Write the weights of the best validation so far by the first worker, and drop those that nothing needs. Every
-    worker calls it."""
+    """Write the weights of the best validation so far, and drop weights that no state names.
+
+    Every worker must call this. The first worker writes.
+    """
     weights = whole_weights(objective)
     if rank() == 0:
         write(best(folder, state), weights, None, state)
@@ -61,7 +63,7 @@ def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:
 
 
 def best(folder: Path, state: TrainingState) -> Path:
-    """Return where the first worker has written the weights of the best validation. Other nodes may not see them."""
+    """Return the folder where the first worker wrote the best weights. Only its node is sure to see the folder."""
     assert state.best is not None
     return _path(folder, "best", state.best.update)
 
@@ -75,13 +77,15 @@ def _update_of(checkpoint: Path) -> int:
 
 
 def _by_update(folder: Path, kind: str) -> list[Path]:
-    """Finished checkpoints of a kind, newest first: by number, as names of a million updates and more have another
-    order."""
+    """List finished checkpoints of a kind, newest first.
+
+    They are sorted by number, because names with a million updates or more are longer and sort differently.
+    """
     return sorted(folder.glob(f"{kind}-[0-9]*"), key=_update_of, reverse=True)
 
 
 def _drop_old(folder: Path, state: TrainingState) -> None:
-    """Drop all checkpoints but the newest two, and the best weights that no remaining state names."""
+    """Drop all checkpoints except the newest two, and all best weights that no remaining state names."""
     updates = _by_update(folder, "update")
     kept, old = updates[:2], updates[2:]
     named = {best(folder, saved) for saved in [state, *map(_read_state, kept)] if saved.best is not None}
@@ -90,7 +94,7 @@ def _drop_old(folder: Path, state: TrainingState) -> None:
 
 
 def write(folder: Path, weights: Tensors, moments: Tensors | None, state: TrainingState) -> None:
-    """Write a directory that appears whole or not at all; without moments only weights and state."""
+    """Write a checkpoint atomically. If `moments` is None, write only weights and state."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as temporary:
         temporary.mkdir()
@@ -101,7 +105,10 @@ def write(folder: Path, weights: Tensors, moments: Tensors | None, state: Traini
 
 
 def whole_weights(objective: nn.Module) -> Tensors:
-    """Weights by name, each once. Of a sharded objective the first worker has them, and every worker must ask."""
+    """Return weights by name, each tensor once.
+
+    If the objective is sharded, only the first worker gets the weights, but every worker must call this.
+    """
     return {name: sharding.at_first(value) for name, value in _once(objective).items()}
 
 
@@ -128,7 +135,7 @@ def write_moments(moments: Tensors, folder: Path) -> None:
 
 
 def load(checkpoint: Path, objective: nn.Module, optimizer: Any, device: torch.device) -> TrainingState:
-    """Load a checkpoint; its state."""
+    """Load a checkpoint into the objective and the optimizer, and return its state."""
     read_weights(objective, checkpoint, device)
     read_optimizer(optimizer, checkpoint)
     return _read_state(checkpoint)
@@ -154,7 +161,9 @@ def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> No
     shapes = [{name: value.shape for name, value in tensors.items()} for tensors in (saved, weights)]
     if shapes[0] != shapes[1]:
         odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
-        raise ValueError(f"{folder}: these weights are of another model: {', '.join(odd[:5])}")
+        raise ValueError(
+            f"{folder}: these weights belong to a different model. Names or shapes differ for {', '.join(odd[:5])}."
+        )
     for name, value in weights.items():  # a tensor with several names is saved under the first
         sharding.fill(value, saved[name])
     master_weights.round_weights(objective)
@@ -163,8 +172,8 @@ def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> No
 def _once(objective: nn.Module) -> dict[str, Tensor]:
     """Return trained weights by name, each tensor once.
 
-    Towers may share their embeddings, a generator its input's and output's, and T5's encoder has two names for its own.
-    Frozen weights are left out: they are as in the model that training starts from.
+    A tensor may have several names: towers may share embeddings, a generator may share input and output embeddings, and
+    T5's encoder has two names for its embeddings. Frozen weights are omitted: the start model has them.
     """
     names: dict[Any, str] = {}
     frozen = {
@@ -176,7 +185,8 @@ def _once(objective: nn.Module) -> dict[str, Tensor]:
 
 
 def _place(value: Tensor) -> Any:
-    """Return where a weight lies. A worker may have no row of a sharded weight, and then all such weights lie
-    nowhere.
+    """Return a key that identifies a weight's memory.
+
+    A worker may have no row of a sharded weight. All such weights share empty memory, so their key is their identity.
     """
     return id(value) if sharding.is_sharded(value) else (value.data_ptr(), value.shape)

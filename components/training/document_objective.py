@@ -1,4 +1,4 @@
-"""What objectives over the documents of a collection have in common: pre-training needs no queries."""
+"""Base of objectives over the documents of a collection, such as pre-training, which needs no queries."""
 
 from __future__ import annotations
 
@@ -28,35 +28,42 @@ class DocumentObjective(Objective):
         self.prompts = prompt_tokens(inputs.model)
 
     def open(self, table: Path) -> None:
-        """Open a documents table. ValueError if it is of another collection than the tokens."""
+        """Open a documents table. Raise ValueError if the tokens belong to a different collection."""
         self._rows = pq.read_metadata(table).num_rows
         tokens = len(Tokens.open(self.inputs.tokens, "documents"))
         if tokens != self._rows:
-            raise ValueError(f"{table}: {self._rows} documents, and {self.inputs.tokens} has tokens of {tokens}")
+            raise ValueError(
+                f"{table}: there are {self._rows} documents, but {self.inputs.tokens} has the tokens of {tokens}."
+            )
 
     def rows(self) -> int:
-        """How many documents there are."""
+        """Return the number of documents."""
         return self._rows
 
     def documents(self, visits: list[Visit], limit: int) -> Batch:
-        """The texts of some visits, cut to `limit` tokens in all."""
+        """Return the documents of some visits as a batch, cut to `limit` tokens including special tokens."""
         return self.store.template.texts(self.store.documents, np.asarray([visit.row for visit in visits]), limit)
 
     def alone(self, row: int) -> np.ndarray:
-        """The tokens of a document without the prompt before it. UserError for a prompt whose end grows together with
-        what is behind it."""
+        """Return the tokens of a document without its prompt.
+
+        Raise UserError if the tokenizer joins the end of the prompt with the start of the text.
+        """
         text, prompt = self.store.documents[row], self.prompts["documents"]
         if not np.array_equal(text[: len(prompt)], prompt):
             raise UserError(
-                "document_prompt: its end and a text's beginning become one token, and parts of a text "
-                "cannot have it; accepted: a prompt that ends in a space"
+                "document_prompt: the tokenizer joins the prompt's end and the text's start in one token, so the "
+                "prompt cannot be put before a part of a text. Use a prompt that ends in a space."
             )
         return text[len(prompt) :]
 
     def prompted(self, text: np.ndarray, side: Literal["queries", "documents"]) -> np.ndarray:
-        """The tokens of a part of a document behind the prompt of a side."""
+        """Put the prompt of a side before the tokens of a text."""
         return np.concatenate([self.prompts[side], text])
 
     def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
-        """(N, width) random numbers from 0 to 1 for the places of each text: in a wider batch the same, and more."""
+        """Draw random numbers from 0 to 1 for the places of each text: (N, width).
+
+        They do not depend on the batch: with a larger width, a row starts with the same numbers.
+        """
         return np.stack([visit.rng(purpose).random(width) for visit in visits])

@@ -1,4 +1,4 @@
-"""The gradient of one update: a batch shared among workers, in parts, in pieces, in the precision asked for."""
+"""The gradient of an update, from a batch that is divided among workers, parts and chunks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def share(rows: list[T], parts: int, part: int) -> list[T]:
-    """Take a worker's consecutive share of a batch. ValueError if it does not come out even."""
+    """Take a worker's or a part's consecutive share of a batch. Raise ValueError if the shares are not equal."""
     if len(rows) % parts:
-        raise ValueError(f"a batch of {len(rows)} rows cannot be shared among {parts} workers or parts evenly")
+        raise ValueError(f"A batch of {len(rows)} rows cannot be divided evenly among {parts} workers or parts.")
     size = len(rows) // parts
     return rows[part * size : (part + 1) * size]
 
@@ -40,9 +40,9 @@ def add_gradients(
     device: torch.device,
     precision: str,
 ) -> tuple[Losses, float]:
-    """Add the whole batch's gradient to the parameters of every worker.
+    """Add the gradient of the whole batch to the parameters of every worker.
 
-    Return the global means of the loss terms, and a lower bound of this worker's floating-point operations.
+    Return the means of the loss terms over all workers, and a lower bound of this worker's floating-point operations.
     """
     values: Losses = {}
     operations = 0.0
@@ -57,11 +57,11 @@ def add_gradients(
         with autocast(precision, device.type, keep=False):
             representations = objective.encode(batch)
         terms = objective.terms(representations, batch)
-        # A mean over all workers' rows; a sum over the whole batch is `parts` times the mean of its parts.
+        # Means are over the rows of all workers. For sums (rows is None), the factor undoes the division by `parts`.
         alone = 1 / (parts * workers())
         rows = [alone if term.rows is None else float(term.rows) for term in terms.values()]
         counts = sum_over_workers(torch.tensor(rows, device=device))
-        counts = counts.masked_fill(counts == 0, 1.0)  # of no rows, as where nothing is masked in short texts
+        counts = counts.masked_fill(counts == 0, 1.0)  # there may be no rows, for example if no token is masked
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()
         master_weights.take_gradients(objective)
@@ -72,11 +72,11 @@ def add_gradients(
 
 
 def not_finite(losses: Losses, norm: float) -> str:
-    """Say which losses are not finite, or that the gradient's norm is not. Empty if all are."""
+    """Name the losses that are not finite, or else the gradient if its norm is not. Return "" if all are finite."""
     values = losses if not all(map(math.isfinite, losses.values())) else {"the gradient": norm}
     return ", ".join(f"{name} is {value}" for name, value in values.items() if not math.isfinite(value))
 
 
 def products(config: TrainConfig, device: torch.device) -> str:
-    """Return the precision of a training's products. With weights in bf16 they are in bf16 on every device."""
+    """Return the precision of matrix products. With bf16 weights it is bf16 on every device."""
     return "bf16" if config.weights == "bf16" else computed(config.precision, device.type)

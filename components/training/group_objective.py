@@ -1,4 +1,4 @@
-"""What objectives over a groups table have in common: opening the table, and candidates as padded rows."""
+"""Base of objectives over a groups table."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from sparring.components.training.objective import Objective, Visit
 
 
 class GroupObjective(Objective):
-    """An objective whose rows are groups: a query with its candidates, their targets and teacher scores."""
+    """An objective whose rows are groups. A group is a query with candidates, targets and perhaps teacher scores."""
 
     def open(self, table: Path) -> None:
         """Open a groups table."""
         self._groups = Groups(table, self.inputs.data)
 
     def rows(self) -> int:
-        """How many groups there are."""
+        """Return the number of groups."""
         return len(self._groups)
 
     def groups(self, visits: list[Visit]) -> list[Group]:
-        """The groups of some visits."""
+        """Return the groups of some visits."""
         return [self._groups[visit.row] for visit in visits]
 
 
 class PaddedGroups:
-    """The candidates of some groups, one group a row, padded to the longest."""
+    """The candidates of some groups as rows, padded to the longest group."""
 
     def __init__(self, groups: list[Group]) -> None:
         counts = np.asarray([len(group.documents) for group in groups])
         self._groups = groups
         self.counts = counts
-        """(Q,) candidates of each group."""
+        """Number of candidates of each group: (Q,)."""
         self.where: np.ndarray = np.arange(counts.max()) < counts[:, None]
-        """(Q, C) False for padding."""
+        """True at candidates, False at padding: (Q, C)."""
         self.documents = np.concatenate([group.documents for group in groups])
-        """(N,) all groups' documents, one group's after another's."""
+        """Documents of all groups, in the order of the groups: (N,)."""
 
     def pairs(self) -> np.ndarray:
-        """(N, 2) each query with each of its documents."""
+        """Pair each query with each of its documents: (N, 2)."""
         return np.stack([np.repeat([group.query for group in self._groups], self.counts), self.documents], axis=1)
 
     def spread(self, values: Any, dtype: type) -> np.ndarray:
-        """(Q, C) the values of all candidates, (N,), as rows; 0 for padding."""
+        """Arrange the values of all candidates (N,) in rows (Q, C). Padding is 0."""
         rows: np.ndarray = np.zeros(self.where.shape, dtype)
         rows[self.where] = values
         return rows
 
     def first(self, keys: np.ndarray) -> Tensor:
-        """(Q, C) whether a candidate is the first of its group with its key, of keys (N,) from 0; False for padding."""
+        """Mark the first candidate of each key within a group: (Q, C). `keys` (N,) start at 0. Padding is False."""
         group = np.repeat(np.arange(len(self.counts)), self.counts)
         first = np.zeros(len(keys), bool)
         first[np.unique(group * (keys.max(initial=0) + 1) + keys, return_index=True)[1]] = True
         return torch.from_numpy(self.spread(first, bool))
 
     def targets(self) -> Tensor:
-        """(Q, C) relevance of each candidate."""
+        """Return the targets of all candidates: (Q, C)."""
         return self._floats([group.targets for group in self._groups])
 
     def teacher(self) -> Tensor | None:
-        """(Q, C) scores of the teacher; None where there is none."""
+        """Return the teacher's scores: (Q, C). Return None if there is no teacher."""
         if self._groups[0].teacher is None:
             return None
         return self._floats([group.teacher for group in self._groups])

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: the losses of a training, and what validation measured."""
+"""`metrics.jsonl`, the log of losses and validation measures of a training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from sparring.components.training.state import TrainingState
 
 
 class MetricsLog:
-    """Means over intervals, one JSON line each, written by the first worker. A resumed training first drops the lines
-    of updates that it makes again. The last interval ends with the last update, however long it is."""
+    """A log with one JSON line per interval of updates, written by the first worker.
+
+    Losses are means over the interval. A resumed training first removes the lines of updates that it repeats. The last
+    interval ends with the last update and may be shorter.
+    """
 
     def __init__(self, path: Path, state: TrainingState, config: TrainConfig) -> None:
         self._path, self._config = path, config
@@ -25,7 +28,7 @@ class MetricsLog:
                 temporary.write_text("".join(kept))
 
     def add(self, state: TrainingState, losses: Losses, rate: float, norm: float) -> None:
-        """Add an update's losses to its interval; at the interval's end write their means."""
+        """Add an update's losses to its interval. At the end of the interval, write the means."""
         for name, value in losses.items():
             state.sums[name] = state.sums.get(name, 0.0) + value
         state.count += 1
@@ -36,12 +39,12 @@ class MetricsLog:
             state.sums, state.count = {}, 0
 
     def never_moved(self) -> bool:
-        """Check whether every logged gradient was 0, so that nothing was learnt."""
+        """Return True if every logged gradient was 0, so that nothing was learned."""
         lines = [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
         norms = [line["gradient_norm"] for line in lines if "gradient_norm" in line]
         return bool(norms) and not any(norms)
 
     def write(self, update: int, values: dict[str, float]) -> None:
-        """Write a line of values after an update."""
+        """Write a line with the values after an update."""
         if rank() == 0:
             append(self._path, json.dumps({"update": update, **values}) + "\n")

@@ -1,7 +1,8 @@
-"""The training loop: one function for one process, for many, and after any interruption.
+"""The training loop, for one or many processes. It resumes after an interruption.
 
-What an update sees depends on (seed, update) alone: its rows, its dropout, its learning rate. So a checkpoint is the
-weights, the optimizer and a few numbers, and a training that was killed ends with the same bits as one that was not.
+The rows, dropout and learning rate of an update depend only on the seed and the update's number. A checkpoint is
+therefore the weights, the optimizer and a few numbers. A training that was killed and resumed ends with exactly the
+same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from sparring.components.training.state import Best, TrainingState
 from sparring.components.training.validation import LOSS, better, validate
 
 STILL = (
-    "The gradient was 0 in every update that the log has, so the model is as it was. Groups of one candidate, and "
-    "losses whose weights are all 0, teach nothing."
+    "The gradient was 0 in every logged update, so the model is unchanged. Groups of a single candidate, and losses "
+    "with weight 0, teach nothing."
 )
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How a training runs, of which its result does not depend."""
+    """Options of execution. They do not change the result."""
 
     shard: bool = False
-    """Each worker holds a part of every layer (`components.training.sharding`)."""
+    """Sharding: each worker holds a part of every layer (`components.training.sharding`)."""
     gradient_checkpointing: bool = False
-    """A layer keeps its inputs alone, and runs again in the backward pass."""
+    """Gradient checkpointing: a layer keeps only its inputs, and runs again in the backward pass."""
     compile: bool = False
-    """On a GPU, layers are compiled."""
+    """Compilation of the layers on a GPU."""
 
 
 def train(
@@ -70,12 +71,11 @@ def train(
     on_save: Callable[[], None] = lambda: None,
     execution: Execution = Execution(),
 ) -> dict[str, Any]:
-    """Train to the last update from wherever `out` is; a summary, which the first worker has. Every worker calls it.
+    """Train to the last update, resuming from the state in `out`. Every worker must call this.
 
-    An empty table leaves the model as it is.
-
-    `dev` is the objective over the rows that it is validated on (`Objective.reading`). The first worker calls
-    `on_save` after each checkpoint.
+    Return a summary on the first worker. With an empty table the model stays unchanged. `dev` is the objective over the
+    validation rows (`Objective.reading`). If None, there is no validation. The first worker calls `on_save` after each
+    checkpoint.
     """
     with in_step() if execution.shard and workers() > 1 else nullcontext():
         return _train(
@@ -137,7 +137,7 @@ def _train(
             log.add(state, losses, rate, norm)
             if look and state.update % look.every == 0:
                 validated()
-            # Clocks differ between workers, and saving is done together.
+            # Clocks differ between workers, but all must save together, so the first worker decides.
             if of_first(time.monotonic() - saved > save_seconds, device) and state.update < updates:
                 checkpoints.save(out / "checkpoints", objective, optimizer, state)
                 if rank() == 0:
@@ -150,11 +150,10 @@ def _train(
 def _prepare(
     objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device, execution: Execution
 ) -> None:
-    """Make the objective's modules fast on this device, and small where that is asked for; `check`, before the first
-    update, that gradients stay right.
+    """Apply the device's fast operations, and the memory savings of the config and `execution`.
 
-    The check is in fp32, so it comes before weights are rounded to bf16 and shared among workers in that form, and
-    before models get an attention that takes bf16 alone.
+    With `check`, verify that gradients stay correct. The check is in fp32. It therefore runs before weights are rounded
+    to bf16 and sharded as bf16, and before models get an attention that only supports bf16.
     """
     rounded = config.weights == "bf16"
     expected = None
@@ -192,12 +191,15 @@ def _resumed(
     start: Path | None,
     device: torch.device,
 ) -> tuple[TrainingState, int]:
-    """Load a checkpoint, or what the start carries; the state, and how far on the schedule update 0 is."""
+    """Load the checkpoint, or the optimizer that the start model carries.
+
+    Return the state, and the position of update 0 on the schedule.
+    """
     carried = start / "state" if config.carry == "all" and start is not None else None
     if carried and not (carried / checkpoints.OPTIMIZER).is_file():
         raise UserError(
-            "carry: all: what this training starts from has no optimizer; accepted: weights, or a start from a "
-            "training that carries all too or has `schedule_updates`"
+            "carry: got all, but the start model was saved without its optimizer. Use `carry: weights`, or start from "
+            "a training that has `carry: all` or `schedule_updates`."
         )
     first = read_json(carried / "state.json")["schedule_update"] if carried else 0
     if checkpoint is not None:
@@ -217,7 +219,7 @@ def _update(
     rate: float,
     device: torch.device,
 ) -> tuple[Losses, float]:
-    """Make an update. Return the global means of the loss terms, and the gradient's norm."""
+    """Make an update. Return the means of the loss terms over all workers, and the norm of the gradient."""
     objective.train()
     objective.zero_grad(set_to_none=True)
     visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
@@ -235,7 +237,7 @@ def _update(
     state.update += 1
     state.operations += operations
     if wrong := not_finite(losses, norm):
-        raise FloatingPointError(f"update {state.update}: {wrong}; lower the learning rate or use fp32")
+        raise FloatingPointError(f"update {state.update}: {wrong}. Lower the learning rate or use fp32.")
     for group in optimizer.param_groups:
         group["lr"] = rate
     sharding.pass_gradients(optimizer)
@@ -270,10 +272,10 @@ def _validate(
     seed: int,
     device: torch.device,
 ) -> dict[str, float]:
-    """Measure the development rows, and keep the best weights by the measure that the config names."""
+    """Measure the validation rows, and keep the best weights by the config's measure."""
     assert config.validate_on_dev is not None
     objective.eval()
-    dev.update = state.update  # losses may change with it, as a temperature does that warms up
+    dev.update = state.update  # losses may depend on it, for example through a temperature's warm-up
     measures = validate(dev, config, seed=seed, device=device)
     measure = config.validate_on_dev.measure
     best = state.best.value if state.best else None
@@ -286,7 +288,7 @@ def _validate(
 
 
 def _finished(out: Path) -> dict[str, Any]:
-    """Drop what a killed training has left of its checkpoints; the summary that it wrote."""
+    """Drop the remaining checkpoints of a finished training that was killed. Return the summary that it wrote."""
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
     summary: dict[str, Any] = read_json(out / "state" / "state.json")["summary"]
     return summary
@@ -303,7 +305,7 @@ def _finish(
     *,
     still: bool,
 ) -> dict[str, Any]:
-    """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
+    """Write the model, and the state that a following training needs. Drop the checkpoints. Return the summary."""
     rate = objective.rate(device=device.type, precision=products(config, device))
     summary = {
         "updates": state.update,

@@ -1,12 +1,12 @@
-"""Weights in bf16 of which the optimizer keeps its own in fp32, the masters (Micikevicius et al., 2018, section 3.1).
+"""Weights in bf16 with fp32 master weights for the optimizer (Micikevicius et al., 2018, section 3.1).
 
-A pass reads matrices of layers and token embeddings of 2 bytes a number, so its states are of 2 bytes too. A bf16
-weight has 8 bits: what an update changes is mostly less than the last of them, and would be lost. So the optimizer
-updates the master, and the weight is the master rounded. Biases and norms, and what stands outside of the layers
-(heads, projections), are few numbers, and stay in fp32.
+Matrices of layers and token embeddings are bf16 in a pass, and so are the states between layers. That halves the
+memory. But a bf16 weight has 8 significant bits, and most updates are smaller than the last bit and would be lost. So
+the optimizer updates the fp32 master, and the weight is the rounded master. Biases, norms, and modules outside of the
+layers (heads, projections) are small and stay in fp32.
 
-Where each worker has a part of a layer (`components.training.sharding`), the part is of the master, and the layer is
-gathered in bf16.
+If layers are sharded (`components.training.sharding`), a worker's part is a part of the master, and layers are gathered
+in bf16.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from sparring.components.training import sharding
 
 
 class Master(nn.Parameter):
-    """A weight in fp32, which the optimizer updates if it is trained. Its gradient is the sum of the weight's own."""
+    """An fp32 master weight. The optimizer updates it if it is trained. Its gradient sums those of the bf16 weight."""
 
 
 def keep(objective: nn.Module) -> None:
-    """Round the matrices of layers and embeddings to bf16, and keep beside what they were in fp32; of what is frozen
-    too, which is saved. What is sharded stays as it is."""
+    """Round the matrices of layers and embeddings to bf16, and keep their fp32 values as masters.
+
+    Frozen weights have masters too, because they are saved. Sharded weights stay unchanged.
+    """
     embeddings = [module for module in objective.modules() if isinstance(module, nn.Embedding)]
     for module in [*sharding.layers(objective), *embeddings]:
         for weight in module.parameters():
@@ -47,7 +49,7 @@ def _with_masters(objective: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
 
 
 def take_gradients(objective: nn.Module) -> None:
-    """Add each weight's gradient to its master's, and drop it."""
+    """Move each weight's gradient to its master, adding it to the master's gradient."""
     for weight, kept in _with_masters(objective):
         if weight.grad is not None:
             gradient = weight.grad.float()
@@ -57,14 +59,14 @@ def take_gradients(objective: nn.Module) -> None:
 
 @torch.no_grad()
 def round_weights(objective: nn.Module) -> None:
-    """Make each weight its master rounded, after the masters have changed; drop their gradients."""
+    """Set each weight to its rounded master, and drop the masters' gradients. Call this when masters have changed."""
     for weight, kept in _with_masters(objective):
         weight.copy_(kept)
         kept.grad = None
 
 
 def put_back(objective: nn.Module) -> None:
-    """Make each weight its master, at the end of a training."""
+    """Replace each weight by its fp32 master, at the end of training."""
     for weight, kept in _with_masters(objective):
         weight.data = kept.detach()
         del weight.master  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What an update sees: its learning rate and its rows, both a function of the seed and the update's number."""
+"""The learning rate and the rows of an update, which depend only on the config, the seed and the update's number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparring.components.training.objective import Visit
 
 
 def learning_rate(config: TrainConfig, update: int) -> float:
-    """Return the learning rate of an update (from 0): rising over the warm-up share, then falling or constant."""
+    """Return the learning rate of an update (from 0). It rises during the warm-up, and then falls or is constant."""
     updates = config.schedule_updates or config.updates
     rising = config.warmup * updates
     if update + 1 <= rising:
@@ -24,14 +24,14 @@ def learning_rate(config: TrainConfig, update: int) -> float:
 
 
 def noam_peak(config: TrainConfig, first: int, updates: int) -> dict[str, float]:
-    """Return the highest learning rate that a Noam schedule reached, and the multiplier that its authors would name."""
+    """Return the highest learning rate that a Noam schedule reached, and the multiplier m that papers report."""
     rates = [learning_rate(config, first + update) for update in range(updates)]
     multiplier = config.learning_rate * math.sqrt(max(1.0, config.warmup * (config.schedule_updates or config.updates)))
     return {"peak_learning_rate": max(rates, default=0.0), "noam_multiplier": multiplier}
 
 
 def visits_of_update(config: TrainConfig, rows: int, *, seed: int, update: int) -> list[Visit]:
-    """Return the rows of an update. Each pass over the table has a new order. A batch may span two passes."""
+    """Return the rows of an update. Each pass over the table has a new order. A batch may span several passes."""
     first = update * config.batch
     visits: list[Visit] = []
     while len(visits) < config.batch:

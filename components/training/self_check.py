@@ -1,10 +1,11 @@
-"""Before a training's first update: is the gradient that many workers find in pieces that of one process?
+"""A check before the first update: many workers in chunks must get the same gradient as one process.
 
-The way that a training goes (shares of workers, what they gather, parts of a batch, pieces of few tokens, our own
-attention) is compared, without autocast and dropout, with the plain way on a few of its own rows: one process, whole
-batches of which nothing is run again, the model's attention as its library has it. Factors of the worker count,
-misplaced rows and forgotten gradients are what public implementations were wrong in, for months and without a sign but
-a model that is a bit worse.
+On a few training rows, without autocast and dropout, the fast computation is compared with a plain one. The fast one
+has shares of workers, gathered vectors, parts of a batch, chunks, and our attention. The plain one is a single process
+with whole batches, no recomputation, and the library's attention.
+
+Public implementations were wrong by factors of the worker count, misplaced rows and missing gradients. These faults
+went unnoticed for months, because their only sign is a slightly worse model.
 """
 
 from __future__ import annotations
@@ -28,22 +29,24 @@ from sparring.components.training.objective import Objective, Visit
 from sparring.components.training.sharding import whole
 
 ROWS = 4
-"""How many are looked at, at least: one for each worker and part."""
+"""Number of rows in the check. There are more if each worker and part needs one."""
 PIECES = 3
-"""What the fast way encodes at once is cut into at least so many pieces, where there are so many texts."""
+"""Minimum number of chunks in the fast computation, if there are as many texts."""
 NEAR, NOTHING = 1e-2, 1e-4
-"""How far gradients may be apart: this share of the plain one's length, and this much besides. A softmax of cosines
-over .01 multiplies what fp32 rounds by a hundred; what is wrong by a factor is far beyond."""
+"""Tolerance between gradients: a share of the plain gradient's length, plus a constant. Cosines over a temperature of
+.01 multiply fp32's rounding errors by a hundred. An error by a factor is far larger."""
 
 
 class SelfCheckError(RuntimeError):
-    """The fast way to the gradient is not the plain one."""
+    """The fast gradient differs from the plain gradient."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """What one process finds: losses by name, and the gradient of each parameter that has one, in the machine's
-    memory: a model that is sharded may fill an accelerator."""
+    """Losses by name, and gradients by parameter, of a single process.
+
+    The gradients are in CPU memory, because a model that is to be sharded may fill an accelerator.
+    """
 
     values: Losses
     gradients: dict[str, Tensor]
@@ -52,9 +55,9 @@ class Plain:
 
 
 def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, device: torch.device) -> Plain:
-    """Losses and gradient of some of a batch's rows by this process alone, in one piece.
+    """Compute the losses and the gradient of some rows of a batch in this process alone, without chunks.
 
-    Take it before anything in the model is made faster. Every worker computes the same.
+    Call this before the model gets fast operations. Every worker computes the same.
     """
     parts = min(config.accumulate, 2)
     most = config.batch // (config.accumulate * workers())
@@ -72,28 +75,28 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
         gradients = {name: p.grad.cpu() for name, p in objective.named_parameters() if p.grad is not None}
     if not gradients:
         raise UserError(
-            f"losses: no gradient reaches the model from {', '.join(values)}, so that nothing would be learnt; "
-            "accepted: values computed from the scores by torch"
+            f"losses: no gradient reaches the model from {', '.join(values)}, so nothing would be learned. Compute the "
+            "loss from the scores with torch operations."
         )
     if wrong := not_finite(values, float(torch.nn.utils.get_total_norm(gradients.values()))):
         raise FloatingPointError(
-            f"before the first update, of {count} rows in fp32: {wrong}; such as from a division by 0 in a loss "
-            f"({', '.join(values)}), or from a start model with such weights"
+            f"Before the first update, on {count} rows in fp32, {wrong}. Look for a division by 0 in a loss "
+            f"({', '.join(values)}), or for weights of the start model that are not finite."
         )
     return Plain(values, gradients, visits, parts)
 
 
 def compare(objective: Objective, expected: Plain, *, device: torch.device) -> float:
-    """Return how far the fast gradient is from the plain gradient, as a share of its length.
+    """Return the distance between the fast and the plain gradient, as a share of the plain gradient's length.
 
-    Raise SelfCheckError if it is too far.
+    Raise SelfCheckError if the distance is too large, or if losses differ.
     """
     with _aside(objective, device), chunking.at_least(PIECES):
         values, _ = add_gradients(
             objective, expected.visits, parts=expected.parts, seed=0, update=0, device=device, precision="fp32"
         )
         sums = torch.zeros(3, dtype=torch.float64)
-        for name, parameter in objective.named_parameters():  # one whole at a time, by all workers together
+        for name, parameter in objective.named_parameters():  # all workers gather one parameter at a time
             gradient, reference = parameter.grad, expected.gradients.get(name)
             if gradient is not None or reference is not None:
                 a = torch.zeros(1, device=device).double() if gradient is None else whole(gradient).double()
@@ -106,26 +109,30 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
         if not abs(value - expected.values[name]) <= NEAR * abs(expected.values[name]) + NOTHING
     ]
     if not apart <= NEAR * length + NOTHING:
-        wrong.append(f"the gradient is {norm:.4g} long and {apart:.4g} away from one of {length:.4g}")
+        wrong.append(
+            f"the gradient has norm {norm:.4g}, and its distance from the right one (norm {length:.4g}) is {apart:.4g}"
+        )
     if sum_over_workers(torch.tensor([float(len(wrong))], device=device)).item() > 0:  # all workers stop, or none
         raise SelfCheckError(
-            f"the check before the first update failed: {workers()} workers, in pieces, do not find what one process "
-            f"finds for {len(expected.visits)} rows: {'; '.join(wrong) or 'another worker says how'}. This is a fault "
-            f"of the objective, of one of its losses ({', '.join(values)}), or of Sparring, not of your data"
+            f"The check before the first update failed: for {len(expected.visits)} rows, {workers()} workers with "
+            f"chunks do not get the result of one process: {'; '.join(wrong) or 'a different worker has the details'}. "
+            f"This is a fault of the objective, of one of its losses ({', '.join(values)}), or of Sparring, not of "
+            "your data."
         )
     return apart / length if length else 0.0
 
 
 def _states_aside(device: torch.device) -> AbstractContextManager[Any]:
-    """Keep what a backward pass needs in the machine's memory. Whole batches may not fit on an accelerator, where
-    the training itself goes in pieces.
+    """Keep the states for a backward pass in CPU memory.
+
+    Without chunks, a batch may not fit on an accelerator.
     """
     return nullcontext() if device.type == "cpu" else torch.autograd.graph.save_on_cpu()
 
 
 @contextmanager
 def _aside(objective: Objective, device: torch.device) -> Iterator[None]:
-    """Without dropout; gradients and random numbers are afterwards as they were before."""
+    """Turn dropout off, and clear gradients before and after. Random number generators are restored."""
     training = objective.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         objective.eval()

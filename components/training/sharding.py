@@ -1,9 +1,9 @@
-"""Training a model that is larger than one accelerator: each worker holds a part of every layer (FSDP2).
+"""Sharded training (FSDP2) of a model that is larger than one accelerator: each worker holds a part of every layer.
 
-A worker gathers a layer right before it is used and keeps its own rows of it afterwards, of its gradient and of its
-moments (Zhao et al., 2023). What stands outside of lists of layers (token embeddings, heads, projections) is whole on
-every worker. Gradients are sums over the workers, as those of what is not sharded are, so nothing else changes: the
-optimizer works on the rows that are here, as ordinary tensors, and checkpoints hold whole tensors.
+A worker gathers a layer right before it is used. Afterwards it keeps only its own rows of the layer, the gradient and
+the moments (Zhao et al., 2023). Modules outside of lists of layers (token embeddings, heads, projections) are whole on
+every worker. Gradients of sharded and whole parameters are sums over the workers. The optimizer works on a worker's
+rows as ordinary tensors, and checkpoints hold whole tensors.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from sparring.components.training.objective import Objective
 
 
 def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype | None = None) -> None:
-    """Keep this worker's part of each layer. With one worker nothing changes.
+    """Keep only this worker's part of each layer. With one worker, nothing changes.
 
-    Matrices may be `gathered` in another precision than their parts have, in which gradients are summed. Biases and
-    norms then stay whole, as they are.
+    `gathered` is the precision in which matrices are gathered. Their parts and the sums of gradients stay in fp32, and
+    biases and norms stay whole. If None, everything is gathered in its own precision.
     """
     if workers() == 1:
         return
     if not objective.shards:
         name = type(objective).__module__.rpartition(".")[2]
-        raise UserError(f"cluster: train: shard: the objective {name} divides a batch itself; accepted: false")
+        raise UserError(
+            f"cluster: train: shard: the objective {name} divides batches itself and cannot be sharded. Set `shard` to "
+            "false."
+        )
     mesh = init_device_mesh(device.type, (workers(),))
     summed = None if gathered is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=summed, cast_forward_inputs=False)
     for layer in layers(objective):
-        # Each layer is a root of its own, and a root keeps what it gathered unless it is told not to.
+        # Each layer is an FSDP root, and by default a root keeps its gathered parameters after the forward pass.
         few = {p for p in layer.parameters() if p.ndim < 2} if gathered is not None else None
         sharded: Any = fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy, ignored_params=few)
         sharded.set_gradient_divide_factor(1.0)
@@ -47,24 +50,25 @@ def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype |
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
-    """Return the layers of all encoders, each once: the members of the outermost lists of modules."""
+    """Return the layers of all encoders, each once. Layers are the members of the outermost module lists."""
     layers_by_id = {id(layer): layer for _, _, outermost in outermost_lists(module) for layer in outermost}
     return list(layers_by_id.values())
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Check whether this worker has only a part of a tensor."""
+    """Return True if this worker has only a part of the tensor."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor with the parts of all workers. All workers must call this."""
+    """Gather a tensor from the parts of all workers. All workers must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def at_first(tensor: Tensor) -> Tensor:
-    """Return a sharded tensor whole in the first worker's memory, and empty on the rest. Any other tensor is
-    unchanged. All workers must call this.
+    """Gather a sharded tensor in the first worker's CPU memory. The remaining workers get an empty tensor.
+
+    A tensor that is not sharded is returned unchanged. All workers must call this.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -73,7 +77,7 @@ def at_first(tensor: Tensor) -> Tensor:
 
 
 def sharded_as(part: Tensor, parameter: Tensor, key: str) -> Tensor:
-    """Return what the optimizer keeps of a parameter under a key, sharded if the parameter is."""
+    """Make the optimizer's value for a parameter and key a sharded tensor, if the parameter is sharded."""
     if not isinstance(parameter, DTensor) or not _in_rows(part, parameter, key):
         return part
     whole = torch.empty((parameter.shape[0], *part.shape[1:]), device="meta")
@@ -83,9 +87,9 @@ def sharded_as(part: Tensor, parameter: Tensor, key: str) -> Tensor:
 
 
 def own_part(tensor: Tensor, parameter: Tensor, key: str = "") -> Tensor:
-    """Return this worker's part of a whole tensor that belongs to a parameter.
+    """Return this worker's part of a whole tensor.
 
-    The tensor is the parameter's value, or the value that the optimizer keeps for it under a key.
+    The tensor is the value of a parameter, or the optimizer's value for the parameter under a key.
     """
     if not isinstance(parameter, DTensor) or not _in_rows(tensor, parameter, key):
         return tensor
@@ -94,28 +98,28 @@ def own_part(tensor: Tensor, parameter: Tensor, key: str = "") -> Tensor:
 
 
 def _in_rows(tensor: Tensor, parameter: Tensor, key: str) -> bool:
-    """Return whether an optimizer's tensor has a row for each row of its sharded parameter.
+    """Return True if an optimizer's tensor has a row for each row of its sharded parameter.
 
-    Counts have none, nor have Adafactor's means over all rows of a matrix.
+    Step counts, and Adafactor's means over all rows of a matrix, do not.
     """
     return tensor.ndim > 0 and not (key == "col_var" and parameter.ndim == 2)
 
 
 @torch.no_grad()
 def fill(parameter: Tensor, tensor: Tensor) -> None:
-    """Copy a whole tensor into a weight, or this worker's part of it into a sharded one."""
+    """Copy a whole tensor into a weight. If the weight is sharded, copy this worker's part."""
     target = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
     target.copy_(own_part(tensor, parameter))
 
 
 class Part(nn.Parameter):
-    """The rows of a sharded parameter that this worker updates; they share its memory."""
+    """The rows of a sharded parameter that this worker updates. They share the parameter's memory."""
 
     whole: DTensor
 
 
 def updated(parameter: Tensor) -> Tensor:
-    """Return what the optimizer updates of a parameter: all of it, or this worker's part."""
+    """Return the tensor that the optimizer updates for a parameter: the parameter, or this worker's part of it."""
     if not isinstance(parameter, DTensor):
         return parameter
     part = Part(parameter._local_tensor.detach())
@@ -124,12 +128,12 @@ def updated(parameter: Tensor) -> Tensor:
 
 
 def parameter_of(updated: Tensor) -> Tensor:
-    """Return the parameter that the optimizer has, or has a part of."""
+    """Return the parameter that belongs to an updated tensor. It is the inverse of `updated`."""
     return updated.whole if isinstance(updated, Part) else updated
 
 
 def pass_gradients(optimizer: Any) -> None:
-    """Give the optimizer this worker's parts of the gradients."""
+    """Set the gradients of this worker's parts from those of the sharded parameters."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if isinstance(parameter, Part):
@@ -138,7 +142,7 @@ def pass_gradients(optimizer: Any) -> None:
 
 
 def clip(parameters: list[Tensor], limit: float) -> float:
-    """Scale the gradient down to a norm. Return its norm before, over the parts of all workers."""
+    """Scale the gradient down to at most the norm `limit`. Return the norm before, over the parts of all workers."""
     sharded: list[Any] = [p for p in parameters if is_sharded(p)]
     if not sharded:
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
@@ -159,8 +163,10 @@ def clip(parameters: list[Tensor], limit: float) -> float:
 
 @torch.no_grad()
 def join(objective: nn.Module) -> None:
-    """Put whole parameters, in the first worker's memory, in the place of parts, at the end of a training. All workers
-    must ask; only the first can use the objective afterwards."""
+    """Replace sharded parameters by whole ones in the first worker's memory, at the end of training.
+
+    All workers must call this. Afterwards only the first worker can use the objective.
+    """
     joined: dict[int, nn.Parameter] = {}
     for module in objective.modules():
         for name, parameter in module._parameters.items():

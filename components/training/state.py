@@ -1,4 +1,4 @@
-"""How far a training is: what a checkpoint keeps beside weights and optimizer."""
+"""The progress of a training, which a checkpoint keeps with the weights and the optimizer."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Best:
 
 @dataclass
 class TrainingState:
-    """Numbers that a resumed training goes on from."""
+    """Numbers that a resumed training starts from."""
 
     update: int = 0
-    """Updates made."""
+    """Number of finished updates."""
     best: Best | None = None
     looks_without_better: int = 0
-    """Validations since the best one."""
+    """Number of validations since the best one."""
     seconds: float = 0.0
     operations: float = 0.0
     """Floating-point operations of this worker's updates."""
     sums: dict[str, float] = field(default_factory=dict)
-    """Losses of the interval that is being logged, added up over its updates."""
+    """Sums of the losses since the last line of the log."""
     count: int = 0
-    """Updates of that interval."""
+    """Number of updates since the last line of the log."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of plain values."""
+        """Return the state as a dictionary of plain values."""
         return asdict(self)
 
     @classmethod

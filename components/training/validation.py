@@ -1,4 +1,4 @@
-"""Validation: measures of the model in training on rows that it is not trained on."""
+"""Validation of the model during training, on rows that it is not trained on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LOSS = "loss"
 
 @torch.no_grad()
 def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.device) -> dict[str, float]:
-    """Measures over the development rows, whose batches are shared among the workers; each is computed by one.
+    """Compute the measures over the validation rows. Each batch is evaluated by one of the workers.
 
-    Every look sees the same batches with the same random choices, whatever the number of workers.
+    Every validation has the same batches and the same random choices, for any number of workers.
     """
     assert config.validate_on_dev is not None
     measure, precision = config.validate_on_dev.measure, products(config, device)
@@ -32,10 +32,10 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     mine = batches[rank() :: workers()]
     turns = [(rows, 1.0) for rows in mine]
     missing = -(-len(batches) // workers()) - len(mine)
-    turns += [(rows, 0.0) for rows in batches[:1] * missing]  # all workers have equally many
+    turns += [(rows, 0.0) for rows in batches[:1] * missing]  # so that all workers run equally often
     values: dict[str, torch.Tensor] = {}
     losses: list[torch.Tensor] = []
-    for rows, counted in turns:  # a worker without a batch learns the names of the measures from the first
+    for rows, counted in turns:  # a worker without a batch gets the measures' names from the first batch
         batch = to_device(dev.collate([Visit(row, 0, seed) for row in rows]), device)
         with autocast(precision, device.type):
             representations = dev.encode(batch)
@@ -54,10 +54,13 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
         values_and_rows = sum_over_workers(torch.stack(losses).sum(0))
         measures[LOSS] = float((values_and_rows[:, 0] / values_and_rows[:, 1]).sum())
     if measure not in measures:
-        raise UserError(f"validate_on_dev: measure: {measure!r}; accepted: {listing(dict.fromkeys([*measures, LOSS]))}")
+        raise UserError(
+            f"validate_on_dev: measure: got {measure!r}, which this objective does not have. Use one of these: "
+            f"{listing(dict.fromkeys([*measures, LOSS]))}."
+        )
     return measures
 
 
 def better(value: float, best: float | None, *, lowest: bool) -> bool:
-    """Whether a value of a measure is better than the best so far; `lowest`: the lower the better."""
+    """Return True if a value is better than the best so far. With `lowest`, lower values are better."""
     return not math.isnan(value) and (best is None or (value < best if lowest else value > best))

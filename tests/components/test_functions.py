@@ -84,7 +84,7 @@ def test_a_default_that_is_no_plain_value_binds_nothing(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     assert keyword_options("some_functions.f") == {"a": -1.5, "b": None, "c": "x", "d": None}
     FunctionRef(function="some_functions.f", options={"a": -2, "b": 7, "c": "y", "d": [1]})
-    with pytest.raises(ValueError, match="accepted: a value like 'x'"):
+    with pytest.raises(ValueError, match="Use a value like 'x'"):
         FunctionRef(function="some_functions.f", options={"c": 1})
 
 

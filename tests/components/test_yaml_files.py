@@ -50,7 +50,7 @@ class TestYaml:
             ("a: 1\nb: [1\n", r"some\.yaml:3: not YAML"),
             ("a: 1\n  b: 2\n", r"some\.yaml:2: not YAML"),
             ("- 1\n", r"some\.yaml: expected keys and values, got list"),
-            ("# nothing\n", r"some\.yaml: the file is empty; accepted: keys and values"),
+            ("# nothing\n", r"some\.yaml: the file is empty\. Write keys and values\."),
             (b"a: caf\xe9\n", r"some\.yaml: not UTF-8 text"),
             ("a: !!python/object/apply:os.system [ls]\n", r"some\.yaml:1: not YAML"),
             ("a: {b: 1, b: 2}\n", r"some\.yaml:1: not YAML: the key 'b' is given twice"),
@@ -95,7 +95,7 @@ class TestOverriding:
 
     def test_a_list_gives_a_key_one_value(self) -> None:
         assert set_once(["a=1", "a.b=2", "b", "a=1"]) == ["a=1", "a.b=2", "b", "a=1"]
-        with pytest.raises(ValueError, match=r"^a\.b is set twice, to 1 and to 2; accepted: one value$"):
+        with pytest.raises(ValueError, match=r"^a\.b is set twice, to 1 and to 2\. Use one value\.$"):
             set_once(["a.b=1", "c=3", "a.b=2"])
 
     def test_later_assignments_come_after_earlier_ones(self) -> None:

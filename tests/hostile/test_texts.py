@@ -26,7 +26,7 @@ from sparring.workflows.distributed.cluster import read_cluster
 from sparring.workflows.experiments import loading
 from sparring.workflows.serving import marks as marked
 from sparring.workflows.serving import running
-from sparring.workflows.serving.answering import Answering
+from sparring.workflows.serving.answering import About, Answering
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -190,7 +190,7 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
     """Body, address, method and head: each request is answered, or refused with a status below 500."""
     near, _ = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
-    answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics())
+    answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), About("hostile"))
     service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=TOKEN, loopback=True)
     loop = asyncio.new_event_loop()
 
@@ -224,7 +224,7 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
 
 def test_a_note_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
     (tmp_path / running.FILE).write_text("[" * 100_000)
-    assert running.asked(tmp_path, "x", "r", "query", 3) is None
+    assert running.ask(tmp_path, "x", "r", "query", 3) is None
 
 
 @pytest.mark.parametrize("key", ["_id", "title", "text"])
@@ -246,7 +246,7 @@ def test_a_line_that_is_no_mark_is_named(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", ["\u00b2", "9" * 5_000, "-1", "0x10", ""])
 def test_a_length_that_is_none_is_refused(length: str, tmp_path: Path) -> None:
     near, _ = asked.system("near", dense=DENSE)
-    answering = Answering({"near": near}, near.documents, "near", {}, Metrics())
+    answering = Answering({"near": near}, near.documents, "near", {}, Metrics(), About("hostile"))
     service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=None, loopback=True)
     assert asked.get(service, "/systems", **{"content-length": length}).status == 413
 
@@ -265,7 +265,7 @@ def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkey
 
     def case(done: list[Damage]) -> str:
         (tmp_path / running.FILE).write_bytes(raw(json.dumps(tree).encode(), done))
-        assert running.asked(tmp_path, "x", "r", "query", 3) is None
+        assert running.ask(tmp_path, "x", "r", "query", 3) is None
         return "refused"
 
     assert counted(size, case, damages)["refused"]
@@ -280,7 +280,7 @@ def test_a_note_that_names_another_machine_is_not_followed(tmp_path: Path, monke
     for host in ("localhost", "127.0.0.1", "192.0.2.7"):
         tree = {"url": f"http://{host}:9", "pid": os.getpid(), "identity": "x", "systems": ["r"]}
         (tmp_path / running.FILE).write_text(json.dumps({**tree, "limits": LIMITS}))
-        assert running.asked(tmp_path, "x", "r", "query", 3) is None
+        assert running.ask(tmp_path, "x", "r", "query", 3) is None
     assert asked_for == ["http://localhost:9/health", "http://127.0.0.1:9/health"]
 
 
@@ -296,8 +296,8 @@ def bomb(first: str, next: str) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: &a [*a]", "an alias that holds itself"),
-        ("a: &a {b: *a}", "an alias that holds itself"),
+        ("a: &a [*a]", "an alias that contains itself"),
+        ("a: &a {b: *a}", "an alias that contains itself"),
         (bomb("[x, x]", "[{}]"), "more than 100,000 values"),
         (bomb("{x: 1}", "{{<<: [{}]}}"), "more than 100,000 values"),
         ("a: !!python/object/apply:os.system [touch x]", "could not determine a constructor for the tag"),
@@ -322,7 +322,7 @@ def test_aliases_that_hold_what_they_name_are_fine(tmp_path: Path) -> None:
 
 def test_an_answer_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "SECONDS", 0.05)
-    with pytest.raises(UserError, match=r"answer '\(a\|aa\)\+\$': searching one text takes more than"):
+    with pytest.raises(UserError, match=r"the answer '\(a\|aa\)\+\$' takes more than"):
         matcher(["(a|aa)+$"], "regex")("a" * 60 + "b")
 
 

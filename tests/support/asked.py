@@ -112,8 +112,8 @@ class Lists:
     search = __call__
 
 
-def system(name: str, **stages: Any) -> tuple[LoadedSystem, Lists]:
-    """A system of such lists, and the retriever's."""
+def system(name: str, reads: Any = None, **stages: Any) -> tuple[LoadedSystem, Lists]:
+    """A system of such lists, and the retriever's. `reads` answers for a reader."""
     tree = {"version": VERSION, "name": name, "documents": COUNT, "stages": stages}
     lexical, dense = Lists(later=True), Lists(later=False)
     made: Any = LoadedSystem
@@ -123,5 +123,6 @@ def system(name: str, **stages: Any) -> tuple[LoadedSystem, Lists]:
         lexical={"lexical": lexical} if "lexical" in stages else {},
         dense={"dense": dense} if "dense" in stages else {},
         rankers={},
+        reader=reads,
     )
     return loaded, dense

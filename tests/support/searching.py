@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.tiny import ROOT
+from tests.support.tiny import ROOT, Place
 
 SYSTEMS = """
 import json, sys
@@ -71,6 +71,37 @@ print(json.dumps(answers))
 
 Asked = list[tuple[Path, list[str], int]]
 """Folders, with queries and the number of documents for each."""
+
+
+RUNS = """
+import json, sys
+import sparring
+
+config, store, runs, names, texts, k = json.loads(sys.argv[1])
+answers = {}
+for name in names:
+    system = sparring.load(config, system=name, threads=1, device="cpu", store=store, runs=runs)
+    together = system.answer(texts, k)
+    alone = [system.answer(text, k) for text in texts[:2]]
+    assert [answered.answer for answered in alone] == [answered.answer for answered in together[:2]]
+    assert [[hit.doc_id for hit in answered.hits] for answered in alone] == [
+        [hit.doc_id for hit in answered.hits] for answered in together[:2]
+    ]
+    answers[name] = [
+        [answered.answer, [[hit.doc_id, hit.score] for hit in answered.hits]] for answered in together
+    ]
+print(json.dumps(answers))
+"""
+
+
+def by_runs(place: Place, names: list[str], texts: list[str], k: int) -> dict[str, list[Any]]:
+    """What systems of a run answer: for each query the reader's answer, and the ids with scores."""
+    argument = [str(place.config), str(place.store), str(place.runs), names, texts, k]
+    command = [sys.executable, "-c", RUNS, json.dumps(argument)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    return answers
 
 
 def by_systems(asked: Asked) -> list[list[list[dict[str, Any]]]]:

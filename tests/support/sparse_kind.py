@@ -25,7 +25,7 @@ from sparring.components.models.seeding import seeded
 from sparring.components.models.shape import ModelShape
 from sparring.components.models.text_encoder import Side, TextEncoder, represent
 from sparring.components.retrieval import topk
-from sparring.components.retrieval.kind import IndexFile, IndexOptions, RetrieverKind, Rows
+from sparring.components.retrieval.kind import IndexFile, IndexOptions, RetrieverKind, Rows, VectorIndex
 
 
 class Config(TextEncoderConfig):
@@ -132,10 +132,9 @@ class Sparse(RetrieverKind):
         self,
         path: Path,
         documents: Sequence[Rows],
+        index: VectorIndex,
         *,
-        factory: str,
         threads: int,
-        ef_construction: int,
         on_added: Callable[[int], None],
     ) -> None:
         """Write the documents of each term, and the term's weights in them."""

@@ -215,12 +215,11 @@ class Place:
         return self.folder / "runs"
 
     def words(self, command: str, *words: str) -> list[str]:
-        """The command line; `run`, `search`, `serve` and `tune` get the profile, and what needs a config gets it."""
+        """The command line. Commands that run models get the profile, and those that need a config get it."""
         where = ["--store", self.where, "--runs", str(self.runs)]
         config = [] if command in ("evaluate", "doctor") else [str(self.config)]
-        cluster = (
-            ["--cluster", str(self.folder / "inline.yaml")] if command in ("run", "search", "serve", "tune") else []
-        )
+        runs_models = command in ("run", "search", "encode", "rerank", "serve", "tune")
+        cluster = ["--cluster", str(self.folder / "inline.yaml")] if runs_models else []
         return [*where, command, *config, *cluster, *words]
 
     def __call__(self, command: str, *words: str) -> int:

@@ -17,6 +17,7 @@ from sparring.components.evaluation.result_table import unsigned
 from sparring.components.neighbours.reranking import best
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.report.page import prose
+from sparring.workflows.report.verdict import in_prose
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
 
@@ -32,7 +33,7 @@ def adapted(toys: Path, beir: Path, encoder: Path) -> Place:
 
 def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     metrics = adapted.metrics()
-    deploy = metrics["deploy"]
+    verdict = metrics["verdict"]
     systems = {row["system"] for row in metrics["rows"]}
     assert {
         "BM25",
@@ -43,45 +44,45 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
         "start model by neighbours",
         "retriever 1 by neighbours",
     } <= systems
-    assert deploy["system"] in systems
+    assert verdict["chosen"] in systems
     value = next(
         row["value"]
         for row in metrics["rows"]
-        if (row["system"], row["measure"]) == (deploy["system"], deploy["measure"])
+        if (row["system"], row["measure"]) == (verdict["system"], verdict["measure"])
     )
-    assert deploy["value"] == pytest.approx(value)
-    assert deploy["low"] <= value <= deploy["high"]
-    assert deploy["milliseconds"] > 0
-    assert deploy["bytes"]["indexes"] > 0
+    assert verdict["value"] == pytest.approx(value)
+    assert verdict["low"] <= value <= verdict["high"]
+    assert verdict["milliseconds"] > 0
+    assert verdict["bytes"]["indexes"] > 0
     assert adapted("show") == 0
     printed = " ".join("".join(said()).split())
-    assert printed.endswith(" ".join(deploy["sentences"]))
-    assert f"{deploy['system']} was chosen on {deploy['chosen_on']}" in printed
+    assert printed.endswith(" ".join(verdict["sentences"]))
+    assert f"Deploy {in_prose(verdict['deploy'])}. " in printed
     selection = json.loads((adapted.artifact("selection") / "selection.json").read_text())
-    assert deploy["chosen_on"] == f"the {selection['queries']} queries of dev"
+    chosen = f"{in_prose(verdict['chosen'])} was chosen on the {selection['queries']} dev queries"
     there = {one["system"]: one["value"] for one in selection["candidates"]}
-    assert deploy["there"] == there
-    assert f"queries of dev, where it has {unsigned(there[deploy['system']])}." in printed
+    assert verdict["selection_values"] == there
+    assert f"{chosen}, where it has {unsigned(there[verdict['chosen']])}." in printed
     page = (adapted.runs / "tiny" / "report.html").read_text()
-    assert all(str(prose(one)) in page for one in deploy["sentences"])
-    assert "Chosen by these values, on dev" in page
+    assert all(str(prose(one)) in page for one in verdict["sentences"])
+    assert "How the systems were chosen" in page
 
 
 def test_what_to_deploy_is_what_is_exported(adapted: Place, tmp_path: Path) -> None:
     assert adapted("export", str(tmp_path / "out")) == 0
     system = json.loads((tmp_path / "out" / "system" / "system.json").read_text())
-    assert system["name"] == adapted.metrics()["deploy"]["system"]
+    assert system["name"] == adapted.metrics()["verdict"]["chosen"]
 
 
 def test_what_to_deploy_is_what_searches(adapted: Place, said: tiny.Said) -> None:
     """The run's folder alone tells the same: it links to its store."""
-    name = adapted.metrics()["deploy"]["system"]
+    name = adapted.metrics()["verdict"]["chosen"]
     command = [sys.executable, "-m", "workflows", *adapted.words("search", "baven")]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stderr == f"{name} searches here; --system NAME asks another\n"
     assert done.stdout == searched(*adapted.words("search", "baven", "--system", name))
     assert tiny.main(["show", str(adapted.runs / "tiny")]) == 0
-    assert " ".join(said()[0].split()).endswith(adapted.metrics()["deploy"]["sentences"][-1])
+    assert " ".join(said()[0].split()).endswith(adapted.metrics()["verdict"]["sentences"][-1])
 
 
 def test_any_system_can_be_searched_with(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
@@ -105,7 +106,7 @@ def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them
     candidates = json.loads((adapted.artifact("selection") / "selection.json").read_text())["candidates"]
     value = next(one["value"] for one in candidates if one["system"] == name)
     qrels = pq.read_table(adapted.artifact("data") / "qrels.parquet", filters=[("split", "=", "dev")])
-    measure = adapted.metrics()["deploy"]["measure"]
+    measure = adapted.metrics()["verdict"]["measure"]
     assert value == means(per_query(pq.read_table(chose / "ranking.parquet"), qrels, [measure]))[measure]
     assert adapted("export", str(tmp_path / "out"), "--system", name) == 0
     stages = json.loads((tmp_path / "out" / "system" / "system.json").read_text())["stages"]
@@ -167,10 +168,10 @@ def test_without_training_queries_only_what_needs_none_is_compared(
     place = tiny.place(tmp_path / "place", tree)
     assert place("run") == 0
     metrics = place.metrics()
-    values = {row["system"]: row["value"] for row in metrics["rows"] if row["measure"] == metrics["deploy"]["measure"]}
+    values = {row["system"]: row["value"] for row in metrics["rows"] if row["measure"] == metrics["verdict"]["measure"]}
     assert values["start model by neighbours"] == values["start model"]
     assert not any("retriever" in row["system"] for row in metrics["rows"])
-    assert any(one.startswith("Nothing was trained. Training needs some") for one in metrics["deploy"]["sentences"])
+    assert any(one.startswith("Nothing was trained: training needs some") for one in metrics["verdict"]["details"])
     assert place("plan", "--set", "train=false") == 0
     config = yaml.safe_load((place.runs / "tiny" / "config.yaml").read_text())
     assert config["train"] is False
@@ -191,7 +192,9 @@ def test_a_collection_that_nobody_asked_anything(beir: Path, encoder: Path, tmp_
     assert "Nothing was measured" not in said()[0], "nothing has learnt anything yet"
     assert place("report") == 2
     assert place("run") == 0
-    assert "Nothing was measured: no query of the collection has a relevant document." in " ".join(said()[0].split())
+    assert "Nothing was measured, because no query of the collection has a relevant document." in " ".join(
+        said()[0].split()
+    )
     assert place.metrics()["rows"] == []
     assert "Nothing was measured" in (place.runs / "tiny" / "report.html").read_text()
     assert place("export", str(tmp_path / "out")) == 0

@@ -178,7 +178,7 @@ def test_mistakes_are_named(tmp_path: Path, beir: Path, encoder: Path, said: Sai
     tree = tiny.dpr(beir, encoder)
     tree["retriever"] |= {"adapter": {"targets": ["q_proj"]}}
     assert tiny.place(tmp_path / "c", tree)("run") == 2
-    assert "has no linear layers 'q_proj'; accepted: dense, key, query, value" in said()[1]
+    assert "has no linear layers 'q_proj'. Use some of these: dense, key, query, value" in said()[1]
 
 
 def test_an_experiment_begins_from_the_adapter_of_another(tmp_path: Path, beir: Path, encoder: Path) -> None:

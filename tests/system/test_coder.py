@@ -246,14 +246,17 @@ def test_numbers_are_chosen_by_what_counts_as_relevant_in_the_tables(beir: Path,
 @pytest.mark.parametrize(
     ("more", "said_of"),
     [
-        ({"context": {"size": 50}}, "context.size: 50 candidates, and k: 20"),
+        ({"context": {"size": 50}}, "context.size: 50 candidates, but only k: 20"),
         ({"train": None, "smooth": None, "interpolate": None, "rounds": 2}, "rounds: 2: there is no `train`"),
         ({"train": None}, "smooth and interpolate need a training, and there is no `train`"),
-        ({"train": tiny.training(over="batch")}, "losses: over: 'batch'; the objective coder accepts group"),
+        ({"train": tiny.training(over="batch")}, "losses: over: got 'batch', but the objective coder accepts group"),
         ({"rerank_chosen": {"mix": [0, 1]}}, "mix above 0"),
         ({"rerank_chosen": {"tau": [0.5, 3.0]}}, "rerank_chosen: tau: 0.5 to 3.0; accepted: within 0 to 1"),
-        ({"context": {"size": 1}}, "context.size: 1: a document is told from others of its context; accepted: 2 or"),
-        ({"smooth": {"epsilon": 0.3}}, "smooth: epsilon: 0.3: `labels: evidence` does not read it; accepted: null"),
+        (
+            {"context": {"size": 1}},
+            "context.size: 1: a loss compares a document with the rest of its context; accepted: 2 or",
+        ),
+        ({"smooth": {"epsilon": 0.3}}, "smooth: epsilon: got 0.3, but `labels: evidence` does not use it"),
     ],
 )
 def test_what_does_not_fit_together_is_said_at_once(

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from sparring.workflows.experiments import loading
+from sparring.workflows.report.verdict import in_prose
 from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
 from tests.support.asking import asked
@@ -117,11 +118,12 @@ def test_the_best_of_both_kinds_lead(played: Place, said: Said) -> None:
     assert (metrics["leading"]["system"], metrics["leading"]["baseline"]) == (made["system"], made["baseline"])
     assert [metrics["comparisons"][0][role] for role in ("system", "baseline")] == [made["system"], made["baseline"]]
     assert played("show") == 0
-    words, on = " ".join(said()[0].split()), f"the {made['queries']} queries of dev"
-    assert words.startswith(
-        f"Best trained system on {on}: {made['system']}; best untrained: {made['baseline']}. On test: RR@10 "
-    )
-    assert f"Best trained system on {on}" in (played.runs / "tiny" / "report.html").read_text()
+    words = " ".join(said()[0].split())
+    assert words.endswith(" ".join(metrics["verdict"]["sentences"]))
+    assert f"The compared systems were chosen on the {made['queries']} dev queries." in words
+    best = f"The best trained system is {in_prose(made['system'])}. RR@10 "
+    assert metrics["verdict"]["sentences"][0].startswith(best)
+    assert best in (played.runs / "tiny" / "report.html").read_text()
 
 
 def test_without_dev_queries_nothing_is_selected(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from sparring.components.config import UserError
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.training.schedule import noam_peak
 from sparring.workflows.command_line import main
@@ -18,7 +21,8 @@ from sparring.workflows.experiments import loading
 from sparring.workflows.report.sections.costs import costs
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
-from tests.support import recipes, tiny
+from sparring.workflows.systems import deployable
+from tests.support import recipes, searching, tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
 from tests.support.writers import write_generator
@@ -195,9 +199,69 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
         shutil.copytree(eared.artifact(label), place.store / eared.artifact(label).name)
     assert place("run") == 0
     assert systems(place)[-2:] == ["EAR-RD", "EAR-RD + dense"]
+    check_live(place, ["first expansion", "EAR-RD"], "test", 10)
+    assert place("export", str(tmp_path / "out"), "--system", "EAR-RD") == 0
+    wanted = [(tmp_path / "out" / "system", list(queries(place, "test").values())[:2], 10)]
+    (lists,) = searching.by_systems(wanted)
+    assert searching.by_examples(wanted) == [[[hit["doc_id"] for hit in hits] for hits in lists]]
     labels = [one["label"] for one in place.metrics()["steps"]]
     assert {"taught fold 1 generator", "taught fold 2 generator", "taught generator"} <= set(labels)
     assert "asked expansions (train)" not in labels
+
+
+LIVE = ["first expansion", "concat", "EAR-RI", "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RI top 2 + passages"]
+
+
+def queries(place: Place, split: str) -> dict[str, str]:
+    """The queries of a split, by id."""
+    rows = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", split)]).to_pylist()
+    return {row["query_id"]: row["text"] for row in rows}
+
+
+def check_live(place: Place, names: list[str], split: str, k: int) -> None:
+    """Search for a split's queries, and compare with the run's rankings."""
+    outcome, store, texts = (
+        loading.read(place.config, [], place.runs).outcome,
+        Store(place.store),
+        queries(place, split),
+    )
+    answers = searching.by_runs(place, names, list(texts.values()), k)
+    for name in names:
+        wanted: dict[str, list[tuple[str, float]]] = {}
+        system = outcome.ranked[name].system
+        assert system is not None
+        for row in pq.read_table(store.path(system.ranking(split)) / "ranking.parquet").to_pylist():
+            wanted.setdefault(row["query_id"], []).append((row["doc_id"], row["score"]))
+        for query, (_, hits) in zip(texts, answers[name], strict=True):
+            ranking = wanted.get(query, [])[:k]
+            assert [doc_id for doc_id, _ in hits] == [doc_id for doc_id, _ in ranking], (name, query)
+            assert [score for _, score in hits] == pytest.approx([score for _, score in ranking], abs=1e-4)
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_search_expands_as_the_run_did(eared: Place, split: str) -> None:
+    check_live(eared, LIVE, split, 10)
+
+
+def test_search_finds_something_for_new_queries(eared: Place) -> None:
+    texts = ["barami comi", "zzzz"]
+    for known, unknown in searching.by_runs(eared, LIVE[:5], texts, 5).values():
+        assert len(known[1]) == 5
+        assert unknown == [None, []]
+
+
+def test_an_exported_system_expands(eared: Place, tmp_path: Path) -> None:
+    """Its program does the same without this project."""
+    folders = []
+    for name in ("EAR-RI", "EAR-RD", "concat", "EAR-RD + dense", "EAR-RI top 2 + passages"):
+        assert eared("export", str(tmp_path / name), "--system", name) == 0
+        folders.append(tmp_path / name / "system")
+    wanted = [(folder, list(queries(eared, "test").values())[:3], 10) for folder in folders]
+    found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
+    assert searching.by_examples(wanted) == found
+    card = (folders[1] / "README.md").read_text()
+    assert "`expansion`: the first 4 documents of `lexical` expand the query, and `lexical` searches for the " in card
+    assert "| `query-reranker-2` | the query reranker, for `CrossEncoder`" in card
 
 
 def taught(beir: Path, encoder: Path, *names: str) -> dict[str, Any]:
@@ -375,7 +439,7 @@ def test_the_papers_numbers_of_natural_questions() -> None:
     [
         ({"terms": {}}, "a generator is one of relevance, writer, file; given: none"),
         ({"terms": {"relevance": {}, "learn_from": "nobody"}}, "learn_from: 'nobody'; accepted: terms"),
-        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator keeps all its layers"),
+        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator always keeps all its layers"),
         (
             {
                 "terms": {
@@ -551,10 +615,50 @@ def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole:
     assert {"terms groups (dev)", "terms groups (train, max rank 101)", "sentence groups (dev)"} <= set(labels)
 
 
+def test_readers_answer_as_the_step_did(whole: Place, tmp_path: Path, said: tiny.Said) -> None:
+    names = ["BM25 + reader k=4", "EAR-RI + reader k=2", "EAR-RD + reader k=4"]
+    texts = queries(whole, "test")
+    answers = searching.by_runs(whole, names, list(texts.values()), 3)
+    contents = {row["doc_id"]: row for row in pq.read_table(whole.artifact("data") / "documents.parquet").to_pylist()}
+    for name in names:
+        step = pq.read_table(whole.artifact(f"{name} answers") / "answers.parquet").to_pylist()
+        wanted = {row["query_id"]: row["answer"] for row in step}
+        assert wanted
+        for query, (answer, hits) in zip(texts, answers[name], strict=True):
+            text, doc_id = answer
+            assert text == wanted.get(query, text)
+            assert len(hits) == 3
+            assert doc_id is None or text.split()[0].lower() in str(contents[doc_id]).lower()
+    assert whole("export", str(tmp_path / "out"), "--system", names[1]) == 0
+    folder, query = tmp_path / "out" / "system", next(iter(texts.values()))
+    said()
+    words = ["search", str(folder), query, "-k", "3", "--cluster", str(whole.folder / "inline.yaml")]
+    done = subprocess.run(
+        [sys.executable, "-m", "workflows", *words], cwd=tiny.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ((text, _), _), *_ = answers[names[1]]
+    line = done.stdout.splitlines()[0]
+    assert line.startswith(f"answer: {text}  (in " if text else "answer: none")
+    program = subprocess.run(
+        [sys.executable, str(folder / "example.py"), query, "3"], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert program.returncode == 0, program.stderr
+    assert program.stdout.splitlines()[0].startswith("answer:")
+    description = json.loads((folder / "system.json").read_text())
+    assert description["stages"]["reader"]["passages"] == 2
+    with pytest.raises(UserError, match=r"template: released, which `example\.py` does not read"):
+        deployable.of_folder(loading.read(whole.config, [], whole.runs).outcome.ranked[names[2]])
+
+
+def test_search_expands_with_every_option(whole: Place) -> None:
+    check_live(whole, ["first expansion", "concat", "all expansions", "EAR-RI", "EAR-RD", "EAR-RD + dense"], "test", 10)
+
+
 def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
     page = (whole.runs / "tiny" / "report.html").read_text()
     assert "What a query costs" in page
-    assert "The chosen expansions" in page
+    assert "Chosen expansions" in page
     study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
     assert [row["generator"] for row in study["lengths"]] == ["sentence", "terms"]
     asked = pq.read_table(whole.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
@@ -597,8 +701,9 @@ def test_costs_are_the_records(whole: Place) -> None:
     drawn = {name: took(f"{name} expansions (test)") for name in ("sentence", "terms")}
     expand = sum(s / about["queries"] for s, about in drawn.values()) + seconds / summary["queries"]
     assert rows["EAR-RI"]["expand"] == rows["first expansion"]["expand"] == pytest.approx(expand)
+    searched = [*(f"{name} (test) found" for name in drawn), "first expansion fused"]
     assert rows["first expansion"]["retrieve"] == pytest.approx(
-        sum(s / about["queries"] for s, about in (took(f"{name} (test) found") for name in drawn))
+        sum(s / about["queries"] for s, about in map(took, searched))
     )
     assert rows["start model (flat)"]["build"] == pytest.approx(took("start vectors")[0])
     asking, summary = took("start queries (test)")
@@ -673,14 +778,17 @@ READER = {"model": {"model": "x"}, "depths": [4]}
         ),
         ({"reader": {**READER, "depths": [4, 100]}}, "reader: depths: 100 passages, and k: 20 documents are retrieved"),
         ({"reader": {**READER, "passages": 30, "train": tiny.training()}}, "reader: passages: 30 passages, and k: 20"),
-        ({"generators": {"a": {"relevance": {"number": 1}}}}, "generators: a: number: 1: of one expansion a reranker"),
+        (
+            {"generators": {"a": {"relevance": {"number": 1}}}},
+            "generators: a: number: 1: a reranker learns nothing from one expansion",
+        ),
         ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
         (
             {"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
-            "losses: components.losses.listwise.cross_entropy reads scores of candidates, and `over: group` of the "
+            "losses: components.losses.listwise.cross_entropy reads scores of candidates, but `over: group` of the "
             "objective query_reranker has scores of query ranks. Use a loss for these, such as components.losses.",
         ),
-        ({"rerankers.ri.train.losses.0.over": "batch"}, "over: 'batch'; the objective query_reranker accepts group"),
+        ({"rerankers.ri.train.losses.0.over": "batch"}, "over: got 'batch', but the objective query_reranker"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_runs(

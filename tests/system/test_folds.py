@@ -137,7 +137,7 @@ def test_a_collection_with_training_queries_of_its_own_is_refused(
 ) -> None:
     place = tiny.place(tmp_path / "place", tree_of(tmp_path, tiny.dpr(beir, encoder)))
     assert place("run") == 2
-    assert "is a split of the collection already" in said()[1]
+    assert "the collection already has a split" in said()[1]
 
 
 def test_an_experiment_over_several_collections_is_refused(judged: Path, encoder: Path, tmp_path: Path) -> None:

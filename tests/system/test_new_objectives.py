@@ -67,7 +67,7 @@ def test_a_view_that_an_objective_does_not_have_is_refused_before_anything_runs(
 ) -> None:
     place = tiny.place(tmp_path, tree(beir, encoder, "tests.support.masked_lm", VIEWS))
     assert place("plan") == 2
-    assert "losses: over: 'batch'; the objective tests.support.masked_lm accepts tokens" in said()[1]
+    assert "losses: over: got 'batch', but the objective tests.support.masked_lm accepts tokens" in said()[1]
     assert not list(place.store.glob("*"))
 
 

@@ -353,7 +353,7 @@ def test_no_record_is_written_before_its_files(
     [
         ("s3://", "accepted: a directory, or s3://BUCKET/PREFIX"),
         ("gs://bucket/x", "accepted: a directory, or s3://BUCKET/PREFIX"),
-        ("s3://key:word@bucket/x", "has more in it than a bucket and a prefix"),
+        ("s3://key:word@bucket/x", "it has more than a bucket and a prefix"),
         ("s3://nowhere/x", "there is no bucket nowhere"),
         ("s3://bucket/../x", "a prefix without `..`; accepted: a directory"),
     ],

@@ -239,7 +239,7 @@ def test_a_job_that_fails(place: Place, head: Head) -> None:
     assert done.returncode == 1
     _, failed, last = done.stderr.splitlines()
     assert re.fullmatch(r"failed: job tiny-[0-9a-f]{6}: step '.*' failed: .*\(traceback: .*/failure\.txt\)", failed)
-    assert last == "Finished steps are kept. Once that is mended, repeat the command to resume."
+    assert last == "Finished steps are kept. Fix the cause, then repeat the command to resume."
     assert (data / "artifact.json").exists()
 
 
@@ -333,7 +333,7 @@ def test_a_head_that_dies(place: Place) -> None:
         _, said = job.communicate()
         assert job.returncode == 1
         assert re.search(r"failed: .* knows no job tiny-\w+-\w+ any more: the cluster's head was restarted", said)
-        assert said.splitlines()[-1] == "Finished steps are kept. Once that is mended, repeat the command to resume."
+        assert said.splitlines()[-1] == "Finished steps are kept. Fix the cause, then repeat the command to resume."
         before = {path: path.stat().st_mtime_ns for path in place.store.glob("*/artifact.json")}
         assert submitted(place, second, *longer).returncode == 0
         assert len(before) > 2

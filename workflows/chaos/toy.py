@@ -32,7 +32,7 @@ def bert_tokenizer() -> Any:
 
 
 def some_text(rng: np.random.Generator, words: int) -> str:
-    """Draw toy words, and now and then a word that is split into pieces."""
+    """Sample toy words, and now and then a word that is split into pieces."""
     return " ".join("xq7" if rng.random() < 0.1 else WORDS[rng.integers(len(WORDS))] for _ in range(words))
 
 

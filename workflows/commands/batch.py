@@ -1,4 +1,4 @@
-"""One command on several experiments, one after another: configs, and folders of them."""
+"""Run one command on several experiments, one after another: configs, and folders of them."""
 
 import argparse
 import re
@@ -25,7 +25,7 @@ def add_configs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="CONFIG",
-        help="an experiment, such as configs/demo.yaml, or several, one after another; a folder stands for all in it",
+        help="one or more experiments, such as configs/demo.yaml; a folder stands for all configs in it",
     )
     add_assignments(parser)
 
@@ -45,8 +45,11 @@ def named(arguments: argparse.Namespace) -> list[Path]:
 
 
 def one_by_one(arguments: argparse.Namespace, call: Callable[[argparse.Namespace], None]) -> None:
-    """Call a command with each experiment as `arguments.config`. If there is more than one, go on after a failure,
-    and print at the end how each ended; then raise StepFailed or UserError if any failed."""
+    """Call a command with each experiment as `arguments.config`.
+
+    If there is more than one, go on after a failure, and print at the end how each ended. Then raise StepFailed or
+    UserError if any failed.
+    """
     paths = named(arguments)
     if len(paths) == 1:
         arguments.config = paths[0]

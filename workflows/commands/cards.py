@@ -1,4 +1,4 @@
-"""The cards of exported models, from what the store knows of them."""
+"""Write the cards of exported models from the store."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,7 @@ from sparring.components.models.configs import (
     BASE,
     RANKER_CODE,
     Base,
+    Pretrained,
     ResolvedCrossEncoderConfig,
     ResolvedDualEncoderConfig,
 )
@@ -22,8 +23,6 @@ from sparring.components.models.model_card import Measures, Origin, StartModel
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.metrics import METRICS
-from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.steps.start import start
 from sparring.workflows.store.availability import finished
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
@@ -33,7 +32,7 @@ from sparring.workflows.systems.rows import Outcome, Row, name_of
 BESIDE = ("BM25", "start model")
 """Systems that a model is compared with."""
 ENCODERS = {"t5": "T5EncoderModel"}
-"""transformers' class of an encoder, where `AutoModel` would read more than that."""
+"""Class of transformers that loads an encoder, if `AutoModel` would load more than the encoder."""
 
 
 def write(folder: Path, model: Step, experiment: Experiment, store: Store, command: str) -> None:
@@ -59,11 +58,12 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
 
 
 def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -> Origin:
-    """Describe where a model comes from."""
+    """Describe a model's origin."""
     outcome, record = experiment.outcome, finished(store, model)
     learnt, unplayed = _of_weights(model, store)
     nodes, read = graph([learnt]), collections_read([learnt])
-    starts = dict.fromkeys(node.inputs["config"].model for node in nodes if node.function is start)
+    begun = [value for node in nodes for value in node.inputs.values() if isinstance(value, Pretrained)]
+    starts = dict.fromkeys(config.model for config in begun)
     own_row = next((row for row in outcome.rows if _is_of(row, model)), None)
     home = outcome.data.fingerprint
     elsewhere = bool(read) and home not in [node.fingerprint for node in read]  # trained there, and measured here
@@ -107,7 +107,7 @@ def collections_read(models: Iterable[Step]) -> list[Step]:
     """Return the collections that models were trained on. Empty if there was no training."""
     nodes = graph(models)
     trained = any(node.description.models == "training" for node in nodes)
-    return [node for node in nodes if trained and node.function is ingest]
+    return [node for node in nodes if trained and node.description.makes == "collection"]
 
 
 def collection_name(data: Step, outcome: Outcome) -> str:
@@ -142,12 +142,12 @@ def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Mea
 
 
 def ends(mean: Json) -> tuple[float | None, float | None]:
-    """Return the ends of a mean's interval, cut to the measure's range. None for a single query."""
+    """Return the ends of a mean's interval, cut to the measure's range. Return None twice for a single query."""
     return (None, None) if mean["low"] is None else within(mean["measure"], mean["low"], mean["high"])
 
 
 def _data(subject: Step, read: Sequence[Step], store: Store) -> list[str]:
-    """Describe what a collection holds, and name the other collections that the model was trained on."""
+    """Describe a collection, and name the other collections that the model was trained on."""
     summary = finished(store, subject)["summary"]
     lines = [f"{summary['documents']:,} documents, as `format: {subject.inputs['source'].format}`"]
     for split, count in summary["queries"].items():

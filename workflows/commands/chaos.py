@@ -1,7 +1,7 @@
-"""Kill a small run again and again, on your cluster, and see whether anything is lost or wrong. It trains a tiny model
-on a toy collection, kills the driver and its workers (of a Ray that the profile starts on this machine, also the
-workers' node and its head) at random moments, repeats the command until it is finished, and compares every artifact
-with those of a run that nobody killed. Exit status 1 where one differs."""
+"""Kill a small run again and again on your cluster, and check that nothing is lost or wrong. The run trains a tiny
+model on a toy collection. The command kills the driver and its workers at random moments; of a Ray that the profile
+starts on this machine, it also kills the workers' node and its head. It repeats the run until it is finished, and
+compares every artifact with those of an undisturbed run. The exit status is 1 if one differs."""
 
 import argparse
 import shutil
@@ -30,22 +30,24 @@ UPDATES, BATCH = 40, 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many processes to kill (default: 20)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of processes to kill (default: 20)")
     add_cluster(parser)
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one, other moments (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="seed of the moments and the processes to kill (default: 1)"
+    )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="an empty or new folder for the toy and the runs, which then stay, with their logs; all nodes must see it "
-        "(default: a folder beside the store, which goes when all is well)",
+        help="an empty or new folder in which the toy and the runs are kept, with their logs; all nodes must see it "
+        "(default: a folder next to the store, which is removed if all is well)",
     )
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Kill, resume and compare; SystemExit 1 where something is lost or wrong."""
+    """Kill, resume and compare. SystemExit 1 if something is lost or wrong."""
     if arguments.kills < 1:
-        raise UserError(f"--kills: got {arguments.kills}; accepted: 1 and more")
+        raise UserError(f"--kills: got {arguments.kills}; accepted: 1 or more")
     cluster = clusters.read_cluster(arguments.cluster)
     folder = _folder(arguments)
     kills, wrong = list[Kill](), ""
@@ -65,7 +67,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _folder(arguments: argparse.Namespace) -> Path:
-    """The folder for everything."""
+    """Return the folder for everything."""
     root = store_root(arguments)
     if arguments.keep is not None:
         folder = Path(arguments.keep).absolute()
@@ -83,7 +85,7 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 
 def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill]) -> str:
-    """Add so many kills to the list, and compare each run; the first thing that is wrong, or nothing."""
+    """Add `count` kills to the list, and compare each run. Return the first difference, or ""."""
     config, profile = folder / "toy.yaml", folder / "profile.yaml"
     cluster = cluster.model_copy(update={"save_seconds": SAVE_SECONDS})
     profile.write_text(yaml_text(cluster.model_dump(mode="json")))
@@ -125,14 +127,14 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
 
 
 def line(kill: Kill) -> str:
-    """A kill in words."""
+    """Describe a kill."""
     where = f"in {kill.step}" if kill.step else "between steps"
     again = f", {kill.updates} updates to do again" if kill.updates else ""
     return f"{kill.kind} killed {where}, {kill.seconds:.1f} s after the start{again}"
 
 
 def table(kills: list[Kill]) -> str:
-    """The kills by what was hit: how many, in which steps, and the updates done twice."""
+    """Format the kills by the process that was hit: their number, their steps, and the updates that were done twice."""
     lines = [f"\n{'hit':14}{'kills':>6}{'updates done twice':>20}  in"]
     for kind in victims.VICTIMS:
         hit = [kill for kill in kills if kill.kind == kind]

@@ -1,5 +1,5 @@
-"""Drop superseded vectors, indexes and optimizer states of a finished run; every result stays. With --whole, remove all
-that a run has in the store, but for what the other runs here use too."""
+"""Drop superseded vectors, indexes and optimizer states of a finished run. Every result stays. With --whole, remove all
+that the run has in the store, except what other runs here use too."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from sparring.workflows.tuning.trials import TrialTable
 def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
     """Yield steps, their files that may be dropped (glob patterns), and the files' bytes.
 
-    A step's droppable files, such as vectors and indexes, may go unless they belong to the last retrieval or to the
-    systems that `search` and `export` take, of this run or of a run next to it. Files from which only a later step
-    could continue, such as the optimizer's state of an earlier training, may go too. Files that an unfinished run next
-    to it uses stay.
+    A step's droppable files, such as vectors and indexes, may go unless something still uses them. The last retrieval
+    uses them, and so do the systems that `search` and `export` take, of this run and of runs next to it. Files from
+    which only a later step could continue, such as the optimizer's state of an earlier training, may go too. Files that
+    an unfinished run next to it uses stay.
     """
     last = {node.fingerprint for node in _kept(experiment.outcome, store)}
     for run in _beside(experiment):
@@ -56,7 +56,7 @@ def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be dropped")
     parser.add_argument(
         "--whole",
         action="store_true",
@@ -70,10 +70,9 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     if not arguments.whole and pending(experiment.wanted, store):
         if not store.started(graph(experiment.wanted)):
-            raise UserError("nothing of it has been run")
+            raise UserError("no step of this run is finished or started; there is nothing to clean")
         raise UserError(
-            "the run is not finished; clean drops what only an unfinished run still needs; accepted: "
-            "--whole, which removes all of it"
+            "the run is not finished, and still needs what clean drops; accepted: --whole, which removes all of it"
         )
     if arguments.dry_run:
         _free(arguments, experiment, store)
@@ -84,7 +83,7 @@ def call(arguments: argparse.Namespace) -> None:
         _free(arguments, experiment, store)
         if not arguments.whole:
             return
-        (experiment.run / PLAN).unlink(missing_ok=True)  # it uses nothing any more
+        (experiment.run / PLAN).unlink(missing_ok=True)  # the run uses nothing any more
         if (table := TrialTable.read(experiment.run)) is not None:
             table.forget_artifacts()
             table.save()
@@ -116,7 +115,7 @@ def _beside(experiment: Experiment) -> Iterator[Experiment]:
                 neighbour = loading.read(run, [], run.parent)
             except UserError as error:
                 raise UserError(
-                    f"{run} may use what would be removed, and its config cannot be read; mend that, or "
+                    f"{run} may use what would be removed, and its config cannot be read; fix the config, or "
                     f"remove the folder: {error}"
                 ) from None
             if run != experiment.run or _names(neighbour) != names:
@@ -136,20 +135,21 @@ def _names(experiment: Experiment) -> set[str]:
 
 def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact, list[str], int]]:
     """Yield the artifacts of a run and of its tuning's past and present trials, if they have files and no other run
-    uses them; with no parts, which means all, and their bytes. UserError if a driver is at work on one."""
+    uses them. Each comes with no parts, which means all parts, and with its bytes. UserError if a driver is at work on
+    one."""
     table, names = TrialTable.read(experiment.run), _names(experiment)
     tried = [] if table is None else [store.artifact(name) for name in table.artifacts if name not in names]
     nodes: list[Step | Artifact] = [*graph(experiment.wanted), *tried]
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")
-    # By their configs, as a run that is under way has no links yet; and by their links, as what a config builds on may
-    # have been edited since.
+    # By their configs, because a run in progress has no links yet. Also by their links, because the files that a config
+    # builds on may have been edited since.
     neighbours = list(_beside(experiment))
     if any(neighbour.run == experiment.run for neighbour in neighbours):
         raise UserError(
-            f"{experiment.run}: holds the run of another config than this one now is; accepted: that folder in its "
-            "place, which removes what the run has"
+            f"{experiment.run}: the config was changed since this run; accepted: this folder in place of the "
+            "config, which removes what the run has"
         )
     used = {name for neighbour in neighbours for name in _names(neighbour)}
     used |= {

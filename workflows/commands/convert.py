@@ -1,6 +1,6 @@
-"""Write a checkpoint of DPR's, AR2's, ANCE's or CODER's own code as a retriever's folder, which `retriever.model` and
-sentence-transformers take, or one of Fusion-in-Decoder's as a reader's. It must be in safetensors: a pickle would be
-executed."""
+"""Convert a checkpoint of DPR's, AR2's, ANCE's or CODER's own code to a retriever's folder, which `retriever.model` and
+sentence-transformers take. Convert a checkpoint of Fusion-in-Decoder to a reader's folder. The checkpoint must be in
+safetensors, because a pickle would be executed."""
 
 import argparse
 from pathlib import Path
@@ -21,25 +21,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CHECKPOINT",
         help="a file in safetensors, or a hub's folder with one; two for a retriever with an encoder in each",
     )
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there")
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="the folder to write, which must not exist")
     parser.add_argument(
         "--model",
         required=True,
         metavar="MODEL",
-        help="what it was trained from, for its shape and its tokenizer: a name of the hub or a folder; for CODER the "
-        "retriever whose document vectors it was trained with",
+        help="the model that it was trained from, for its shape and its tokeniser: a name of the hub or a folder; for "
+        "CODER the retriever whose document vectors it was trained with",
     )
-    parser.add_argument("--query-tokens", type=int, metavar="N", help="of a retriever (default: 32)")
+    parser.add_argument(
+        "--query-tokens", type=int, metavar="N", help="maximum length of a query, for a retriever (default: 32)"
+    )
     parser.add_argument(
         "--document-tokens",
         type=int,
         metavar="N",
-        help="(default: 256; of a reader, where they are a question's with its passage: 250)",
+        help="maximum length of a document (default: 256; for a reader, of a question with its passage: 250)",
     )
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Write the folder, and print what it holds."""
+    """Write the folder, and print its contents."""
     from sparring.components.models import checkpoints  # imports torch
 
     paths, folder = arguments.checkpoint, arguments.directory

@@ -1,5 +1,5 @@
-"""Check Java, Ray, accelerators, FAISS and disk, and say what to do about what is missing, and about processes that a
-killed run has left on this machine."""
+"""Check Java, Ray, accelerators, FAISS and disk, and say how to fix what is missing. Also list processes that a killed
+run has left on this machine."""
 
 import argparse
 import importlib.metadata
@@ -28,11 +28,11 @@ MOVED = "move it: `sparring --store FOLDER COMMAND`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments: there are none."""
+    """Add no arguments: the command has none."""
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Print a line for each check; UserError where something that is needed is missing."""
+    """Print a line for each check. UserError if something that is needed is missing."""
     fine, store = True, store_root(arguments)
     checks: dict[str, Callable[[], str]] = {**CHECKS, "disk": partial(_disk, store)}
     if "://" in store:
@@ -40,7 +40,7 @@ def call(arguments: argparse.Namespace) -> None:
     for name, check in checks.items():
         try:
             print(f"  ok   {name}: {check()}")
-        except Exception as error:  # a check says what is wrong by raising, whatever library it asked
+        except Exception as error:  # a check may raise any error of the library that it calls
             fine = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             print(without_passwords(f"  MISSING {name}: {reason[-1]}"))
@@ -51,7 +51,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _left(driver: int, processes: list[psutil.Process]) -> list[str]:
-    """The processes that a killed run has left: which, since when, and how to end them."""
+    """Describe the processes that a killed run has left, and how to end them."""
     ids = " ".join(str(process.pid) for process in processes)
     lines = [f"  left processes: the run of process {driver} is gone, and this is still running; end it: kill {ids}"]
     for process in processes:
@@ -70,8 +70,8 @@ def _python() -> str:
 
 
 def _java() -> str:
-    """Start the JVM in a process of its own: it can be started once a process, and its failure ends the process."""
-    code = "import sys; sys.path[:] = sys.argv[1:]; "  # of this process: the user may be in any folder
+    """Start the JVM in a separate process. A process can start it only once, and a failure would end the process."""
+    code = "import sys; sys.path[:] = sys.argv[1:]; "  # this process's path: the user may be in any folder
     code += "from sparring.components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
     code += "from jnius import autoclass; "
     code += "print(autoclass('java.lang.System').getProperty('java.version'))"
@@ -111,7 +111,7 @@ def _faiss() -> str:
 
 
 def _memory() -> str:
-    free = psutil.virtual_memory().available / GIB  # with what the kernel gives back, such as cached files
+    free = psutil.virtual_memory().available / GIB  # including memory that the kernel gives back, such as cached files
     if free < 2:
         raise RuntimeError(f"{free:.1f} GiB free; 2 are needed: close something")
     return f"{free:.1f} GiB free"

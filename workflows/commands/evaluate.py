@@ -1,4 +1,4 @@
-"""Print the measures of any TREC run file, with their intervals, and perhaps against another's."""
+"""Measure any TREC run file, with intervals, and optionally compare it with another run file."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--common",
         action="store_true",
-        help="measure on the queries that every ranking has results for, where else those without count 0",
+        help="measure only on queries that every ranking has results for (default: queries without results count 0)",
     )
     parser.add_argument(
         "--measures",
         nargs="+",
         default=["RR@10", "nDCG@10", "R@100"],
         metavar="MEASURE",
-        help="in the names of ir_measures (default: RR@10 nDCG@10 R@100)",
+        help="measures, in the names of ir_measures (default: RR@10 nDCG@10 R@100)",
     )
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Print a line per measure, in columns on a terminal and else with tabs: the mean over the queries and its 95 %
-    interval. With `--against`, also the difference, its interval and p."""
+    """Print a line per measure, in columns on a terminal and otherwise with tabs: the mean over the queries and its 95
+    % interval. With `--against`, also print the difference, its interval and p."""
     import pyarrow.compute as pc
 
     from sparring.components.evaluation import measures, ties
@@ -95,7 +95,8 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> None:
-    """Report what counts 0 because the ranking lacks it. UserError if it has none of the queries: ids differ."""
+    """Report queries that count 0 because the ranking lacks them. UserError if it has none of the queries, as with
+    other ids."""
     import pyarrow.compute as pc
 
     queries = pc.unique(relevant["query_id"])
@@ -105,13 +106,13 @@ def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> N
             if not len(column):
                 raise UserError(f"{file}: has no query")
         names = [repr(column[0].as_py()) for column in (ranking["query_id"], queries)]
-        raise UserError(f"{path}: has no query of {judged}: its queries are such as {names[0]}, there {names[1]}")
+        raise UserError(f"{path}: has no query of {judged}. Its ids look like {names[0]}, those there like {names[1]}.")
     if lacking := len(queries) - len(pc.unique(matching["query_id"])):
         print(f"{path}: {lacking:,} of {len(queries):,} queries have no results, and count 0", file=sys.stderr)
     if not pc.any(pc.is_in(matching["doc_id"], relevant["doc_id"].combine_chunks())).as_py():
         names = [repr(column[0].as_py()) for column in (matching["doc_id"], relevant["doc_id"])]
         print(
-            f"{path}: has no relevant document of any query: its documents are such as {names[0]}, in {judged} "
-            f"{names[1]}",
+            f"{path}: has no relevant document of any query. Its ids look like {names[0]}, those in {judged} like "
+            f"{names[1]}.",
             file=sys.stderr,
         )

@@ -1,6 +1,6 @@
-"""Copy models, rankings and qrels of a finished run to a new directory, in the formats that other tools load, and one
-of its systems as a folder that can be deployed: `search` takes it in place of a config, and its `example.py` shows how
-to search with it without this project."""
+"""Copy models, rankings and qrels of a finished run to a new directory, in the formats that other tools load. The
+folder `system` holds one of its systems to deploy: `search` takes it instead of a config, and its `example.py` shows
+how to search with it without this project."""
 
 import argparse
 import errno
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Export, and print a line for each thing that was written: how to use it."""
+    """Export, and print for each part how to use it."""
     if arguments.onnx and arguments.adapters:
         raise UserError("--onnx: an adapter that is apart has no such form; accepted: without --adapters")
     if arguments.onnx:
@@ -86,7 +86,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Export:
-    """The parts of a run to export, and the directory. Nothing is overwritten."""
+    """The parts of a run to export, and the directory. No file is overwritten."""
 
     experiment: Experiment
     store: Store
@@ -103,8 +103,8 @@ class Export:
     """Leaves the adapters of `retriever/` and `ranker/` apart."""
 
     def write(self) -> Iterator[str]:
-        """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index and `system/`. Yield for each how to
-        use it. If the run measured nothing, or only vectors of sentences, write the retriever alone."""
+        """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index and `system/`. For each, yield a
+        line on its use. If the run measured nothing, or only vectors of sentences, write the retriever alone."""
         to, store, outcome = self.to, self.store, self.experiment.outcome
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise UserError(

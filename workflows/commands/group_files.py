@@ -1,4 +1,4 @@
-"""A run's groups as training data of other projects."""
+"""Write a run's groups as training data of other projects."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,8 +11,6 @@ from sparring.components.sources import flagembedding, sentence_transformers, te
 from sparring.components.sources.records import Document
 from sparring.components.sources.training_groups import Given
 from sparring.workflows.experiments.loading import Experiment
-from sparring.workflows.steps.mine import mine
-from sparring.workflows.steps.score import score_groups
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 
@@ -22,16 +20,16 @@ FORMATS: dict[str, Callable[[Iterable[Given], Path, str], Path]] = {
     "flagembedding": flagembedding.write_groups,
     "sentence-transformers": sentence_transformers.write_groups,
 }
-"""Writer of each format."""
+"""Function that writes each format."""
 CANDIDATES = 100_000
-"""Candidates whose texts are in memory at once."""
+"""Number of candidates whose texts are in memory at once."""
 
 
 def made(experiment: Experiment, store: Store) -> list[Step]:
     """Return a run's finished steps that made groups. Groups with a ranker's scores replace the same groups without.
     UserError if there are none."""
-    nodes = [node for node in graph(experiment.wanted) if node.function in (mine, score_groups)]
-    scored = {node.inputs["groups"].fingerprint for node in nodes if node.function is score_groups}
+    nodes = [node for node in graph(experiment.wanted) if node.description.makes in ("groups", "taught groups")]
+    scored = {node.inputs["groups"].fingerprint for node in nodes if node.description.makes == "taught groups"}
     done = [node for node in nodes if store.record(node) is not None and node.fingerprint not in scored]
     if not done:
         raise UserError("--groups: the run has made no groups; accepted: a run that trained on groups")

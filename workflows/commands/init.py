@@ -1,5 +1,5 @@
-"""Look at a folder of files, or at one file, describe it, and write a config for it. The collection is read wholly:
-counts, lengths, samples, duplicates, and judgements of missing records. Only the config is written."""
+"""Describe a folder of files, or one file, and write a config for it. The whole collection is read: counts, lengths,
+samples, duplicates, and judgements of missing records. Only the config is written."""
 
 import argparse
 import re
@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from sparring.components.config import CONTROLS, Config, UserError, listing, parse, printable
 from sparring.components.data.own_documents import remark
@@ -39,16 +40,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the collection: a folder, or a file")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the config to write (default: the folder's name .yaml, here)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the config to write (default: the folder's name with .yaml, in the current folder)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the config if it is there")
 
 
+class Written(NamedTuple):
+    """Result of writing a config."""
+
+    steps: tuple[str, ...]
+    """The next steps, in lines for people."""
+    decision: bool
+    """The first step is a decision of the user's, and not a command."""
+    only_bad: bool
+    """The decision is only about records that cannot be used."""
+
+
 def call(arguments: argparse.Namespace) -> None:
     """Print what the folder holds, and write the config."""
-    folder = arguments.folder
-    file = arguments.output or Path(f"{_plain(folder)}.yaml")
-    if file.exists() and not arguments.overwrite:
+    file = config_file(arguments)
+    written = write_config(arguments.folder, file, overwrite=arguments.overwrite)
+    steps = "\n       ".join(map(printable, written.steps))
+    print(f"\nwrote {file}\nnext:  {steps}")
+
+
+def config_file(arguments: argparse.Namespace) -> Path:
+    """Return the file that the config is written to: `--output`, or one in this folder named after the collection."""
+    return arguments.output or Path(f"{_plain(arguments.folder)}.yaml")
+
+
+def write_config(folder: Path, file: Path, *, overwrite: bool) -> Written:
+    """Print what a folder holds, and write a config for it. UserError if it holds no collection, or if the file exists
+    and must not be replaced."""
+    if file.exists() and not overwrite:
         raise UserError(f"{file}: is there already; accepted: another file (-o FILE), or --overwrite")
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
@@ -73,8 +101,9 @@ def call(arguments: argparse.Namespace) -> None:
     with replacing(file) as temporary:
         text = config_text(keys, contents, file) + languages.config_lines(spoken, start)
         temporary.write_text(text, encoding="utf-8")
-    steps = "\n       ".join(map(printable, _steps(keys, contents, file, unread)))
-    print(f"\nwrote {file}\nnext:  {steps}")
+    steps = _steps(keys, contents, file, unread)
+    commands = _next(file, contents)
+    return Written(steps, steps != commands, bool(contents.bad) and steps[1:] == commands)
 
 
 THEIRS = (
@@ -86,28 +115,31 @@ def _steps(keys: Keys, contents: Inspection, file: Path, unread: dict[str, str])
     """Return what to do next, in lines."""
     bad, judgements = contents.bad, contents.judgements.total()
     if contents.unread_judgements and not judgements:
-        return ("mend the files: none of their judgements can be read",)
+        return ("fix the files: none of their judgements can be read",)
     if judgements and any(bad[reason] >= judgements for reason in MISSING):
         if keys["format"] == "tables":
             return (f"say in {file} which columns have the ids that the judgements name, in the same case:", THEIRS)
-        return ("mend the files: no judgement names both a query and a document, in the case of their ids",)
+        return ("fix the files: no judgement names both a query and a document, in the case of their ids",)
     steps: tuple[str, ...] = _next(file, contents)
     if bad:
-        steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)
+        steps = (
+            "leave out the records that cannot be used; or fix the files, and run without `--set data.on_bad=drop`:",
+            *steps,
+        )
     if not contents.queries.count and any(reason.startswith("columns ") for reason in unread.values()):
         return (
-            f"if files that are not used have queries or judgements, say so in {file} under `data`, such as",
+            f"if unused files have queries or judgements, name them in {file} under `data`, for example",
             "queries: FILE",
             "qrels: FILE",
             THEIRS,
-            "or go on with the documents alone:",
+            "or continue with the documents alone:",
             *steps,
         )
     return steps
 
 
 def _unused(folder: Path, used: Iterable[Path], unread: dict[str, str]) -> list[str]:
-    """Name the files and folders that are not read, by what they are."""
+    """List the files and folders that are not read, by their kind."""
     if not folder.is_dir():
         return []
     kept = {path.relative_to(folder).parts[0] for path in used if path.is_relative_to(folder)}
@@ -143,7 +175,7 @@ def summary(contents: Inspection) -> list[str]:
         grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(contents.grades.items()))
         lines.append(f"  {relevant_documents(contents.relevant)}; judgements by grade: {grades}")
     elif queries.count:
-        lines.append("  nobody has said what is relevant to them")
+        lines.append("  no judgements: nobody has said which documents are relevant to them")
     if text := remark(contents.own_documents, sum(contents.by_split.values())):
         lines.append(text)
     if contents.bad:
@@ -164,14 +196,14 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
     plan, run = _next(file, contents)
     lines = [
         *textwrap.wrap(f"Written by `{program()} init`. {_layout(keys)}: {holds}.", 110),
-        f"    {plan}     every step, and the numbers chosen for this collection, with why",
+        f"    {plan}     every step, and the numbers chosen for this collection, with reasons",
         f"    {run}      ends with the system to deploy, and how good it is",
     ]
     text = "".join(f"# {line}\n" for line in lines) + "recipe: adapt\ndata:\n"
     for key, value in keys.items():
         comment = COMMENTS.get(key, "") if value is not None else "none"
         if (key == "path" and Path(str(value)).is_absolute()) or isinstance(value, list):
-            comment = ""  # a list of columns has no names of ours
+            comment = ""  # a list of columns has no comment
         text += f"  {key}: {yaml_line(value)}" + (f"  # {comment}" if comment else "") + "\n"
     if contents.bad:
         reasons = ", ".join(f"{count:,} x {reason}" for reason, count in contents.bad.items())
@@ -180,7 +212,7 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
         text += "  # own_document: leave out  # or keep: queries are documents, and each finds itself first\n"
     if not contents.judged_by_split:
         text += (
-            "# Nothing can be measured without queries whose relevant documents are known; `plan` says what is done.\n"
+            "# Nothing can be measured without queries that have relevant documents. `plan` says what can be done.\n"
         )
     return text + (
         "# Every other number is chosen for the collection. Any can be set here, or by --set, such as:\n"
@@ -189,12 +221,12 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
 
 
 COMMENTS = {
-    "path": "relative to where the command runs",
+    "path": "relative to the folder that the command runs in",
     "split": "the split of all queries; `adapt` holds out some of them to choose by and to measure on",
-    "graded": "qrels have no column of relevances: each row says that a document is relevant",
-    "splits": "the files of each split; of a split and its small part the part, as they have queries in common",
+    "graded": "the qrels have no grades: each row names a relevant document",
+    "splits": "the files of each split; if one file is a part of another, only the part is read",
     "paired": "the document of a row is relevant to the query of the same row",
-    "columns": "our names of columns, and the files'",
+    "columns": "our names of columns, and those in the files",
     "ids": "the Unicode form in which all ids are read and compared",
 }
 LAYOUTS = {
@@ -233,7 +265,7 @@ def _have(count: int) -> str:
 
 
 def _samples(samples: list[tuple[str, str]]) -> list[str]:
-    """Return records, a line each, without control characters, which a terminal would obey."""
+    """Return one line per record, without control characters, which a terminal would obey."""
     return [
         "  " + textwrap.shorten(f"{name}: {text.translate(CONTROLS)}", WIDTH, placeholder=" ...")
         for name, text in samples

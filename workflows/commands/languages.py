@@ -1,4 +1,4 @@
-"""What `init` and `plan` say about the languages of documents and queries, BM25's analyzer, and the start model."""
+"""Remarks of `init` and `plan` on the languages of documents and queries, BM25's analyzer, and the start model."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ from sparring.components.sources.languages import VARIANTS, Sample, languages_of
 from sparring.components.sources.records import Document, Query
 
 FIRST = 2_000
-"""Number of documents, and of queries, that `plan` looks at."""
+"""Number of documents, and of queries, that `plan` reads."""
 SPELLED_OUT = 0.5
 """Share of letters that a model reads one by one from which its vocabulary is said to lack the language."""
 MULTILINGUAL = (
@@ -57,7 +57,7 @@ def look(source: Source) -> Languages:
 
 
 def of_collection(languages: Languages) -> list[str]:
-    """Say which languages were recognised, and which analyzer BM25 gets for them."""
+    """Describe which languages were recognised, and which analyzer BM25 uses for them."""
     if not languages.documents:
         return [TOO_LITTLE]
     language = language_for(languages.documents)
@@ -71,7 +71,7 @@ def of_collection(languages: Languages) -> list[str]:
 
 
 def of_queries(languages: Languages) -> list[str]:
-    """Say that most queries are in a language that few documents have."""
+    """Remark that most queries are in a language that few documents have, if so."""
     if not languages.documents or not languages.queries or next(iter(languages.queries)) in languages.documents:
         return []
     return [
@@ -81,7 +81,7 @@ def of_queries(languages: Languages) -> list[str]:
 
 
 def of_analyzer(languages: Languages, analyzer: AnalyzerConfig) -> list[str]:
-    """Say that BM25's analyzer is not for the documents' language."""
+    """Remark that BM25's analyzer does not fit the documents' language, if so."""
     fits = language_for(languages.documents)
     decided = "language" in analyzer.model_fields_set and analyzer.language in languages.documents
     if not languages.documents or analyzer.language in (fits, "any") or decided:
@@ -93,7 +93,8 @@ def of_analyzer(languages: Languages, analyzer: AnalyzerConfig) -> list[str]:
 
 
 def of_start_model(languages: Languages, model: Pretrained) -> list[str]:
-    """Say that the start model does not read the documents' languages, as far as its card or its vocabulary tells."""
+    """Remark that the start model does not read the documents' languages, if so, as far as its card or its vocabulary
+    tells."""
     if not languages.documents:
         return []
     readable = {VARIANTS.get(code, code) for code in card.languages(model.model)}
@@ -111,7 +112,7 @@ def of_start_model(languages: Languages, model: Pretrained) -> list[str]:
 
 
 def config_lines(languages: Languages, model_remarks: Sequence[str]) -> str:
-    """Write the lines of a config that follow from the languages; empty for English."""
+    """Write the lines of a config that follow from the languages. Return "" for English."""
     language, text = language_for(languages.documents), ""
     if language != "en":
         text += f"bm25: {{index: {{language: {language}}}}}  # the documents are {_in(languages.documents)}\n"
@@ -121,5 +122,5 @@ def config_lines(languages: Languages, model_remarks: Sequence[str]) -> str:
 
 
 def _in(shares: Mapping[str, float]) -> str:
-    """Return the languages as they stand after "are"."""
+    """Return the languages in the form that follows "are"."""
     return spoken(shares) if len(shares) == 1 else f"in several languages, {spoken(shares)}"

@@ -1,5 +1,5 @@
-"""Write a collection with what people marked right or wrong in the service among its judgements: a folder in BEIR's
-layout. The collection itself is not changed."""
+"""Write a collection whose judgements include what people marked right or wrong in the service. It is a folder in
+BEIR's layout. The original collection is not changed."""
 
 import argparse
 import shutil
@@ -15,17 +15,17 @@ from sparring.workflows.store.availability import finished
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser, "an experiment, such as configs/demo.yaml, or the folder of an exported system")
-    parser.add_argument("out", type=Path, metavar="DIRECTORY", help="the folder to write, which must not be there")
+    parser.add_argument("out", type=Path, metavar="DIRECTORY", help="the folder to write, which must not exist")
     parser.add_argument(
-        "--split", default="train", help="where queries that the collection does not have are judged (default: train)"
+        "--split", default="train", help="split of the queries that the collection does not have (default: train)"
     )
     parser.add_argument(
-        "--marks", type=Path, metavar="FILE", help="where marks were kept (default: marks.jsonl in the run's folder)"
+        "--marks", type=Path, metavar="FILE", help="file of the marks (default: marks.jsonl in the run's folder)"
     )
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Write the collection, and say what the marks have changed."""
+    """Write the collection, and print what the marks have changed."""
     from sparring.workflows.serving import judgements
     from sparring.workflows.serving.marks import FILE, Marks
 
@@ -33,9 +33,9 @@ def call(arguments: argparse.Namespace) -> None:
     if not split.isidentifier():
         raise UserError(f"--split: got {split!r}; accepted: a word, such as train")
     if out.exists():
-        raise UserError(f"{out} is there already; name a folder that is not")
+        raise UserError(f"{out}: is there already; accepted: a new folder")
     if not out.absolute().parent.is_dir():
-        raise UserError(f"{out.parent} is no folder")
+        raise UserError(f"{out.parent}: there is no such folder")
     check_output(out, "another DIRECTORY")
     folder, experiment = config, None
     if loading.is_system(config):

@@ -1,6 +1,6 @@
-"""Print every step with its state and its place; run nothing. With --cluster, also check that the profile's machines
-can do the work; with --estimate, what the run would cost in time, memory, disk and money. Of several experiments, print
-a line each."""
+"""Print every step with its state and its place, and run nothing. With --cluster, also check that the profile's
+machines can do the work. With --estimate, print what the run would cost in time, memory, disk and money. For several
+experiments, print a line each."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from sparring.components.config import UserError, listing
 from sparring.components.models.capabilities import can_be_read
 from sparring.components.models.configs import Pretrained
-from sparring.components.retrieval.lucene import analyzer_name
+from sparring.components.retrieval.lucene import AnalyzerConfig, analyzer_name
 from sparring.components.sources.own_queries import undecided
 from sparring.workflows import ROOT
 from sparring.workflows.commands import languages
@@ -33,9 +33,6 @@ from sparring.workflows.running.executor import missing_for, source_changes
 from sparring.workflows.running.plan import defaults_text, plan_text
 from sparring.workflows.running.refusals import Refusals
 from sparring.workflows.running.tracking import check_installed
-from sparring.workflows.steps.evaluate import evaluate
-from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.steps.lucene import lucene_index
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
@@ -47,7 +44,9 @@ from sparring.workflows.tuning.search_space import Point, points
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_configs(parser)
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="check that what this profile names can run it")
+    parser.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="check that the machines of this profile can run it"
+    )
 
     parser.add_argument(
         "--estimate",
@@ -72,11 +71,11 @@ def call(arguments: argparse.Namespace) -> None:
         _several(arguments, paths, profile)
         return
     assumed = assumptions(arguments.assume)
-    # Neither machines nor data are here: every step is to run, so that nothing is asked of the store.
+    # Neither machines nor data are here, so every step counts as pending and the store is not read.
     elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
     tuned = None
-    if "tune" in loading.tree_of(paths[0], arguments.assignments):
+    if "tune" in loading.read_tree(paths[0], arguments.assignments):
         tuned = read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))
     if arguments.estimate or assumed:
         profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")
@@ -99,7 +98,9 @@ def call(arguments: argparse.Namespace) -> None:
     for line in (*_undecided(nodes, store), *_languages(nodes)):
         print(line)
     for model in _models_elsewhere(waiting):
-        print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
+        print(
+            f"model missing: {model}: it is neither a folder nor in this machine's cache, and the hub does not have it"
+        )
     Refusals(waiting, store, machine).check(artifacts=False)
     if profile is not None:
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
@@ -112,7 +113,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 def _analyzers(nodes: Sequence[Step]) -> list[str]:
     """Describe how BM25 analyzes text."""
-    configs = [node.inputs["config"] for node in nodes if node.function is lucene_index]
+    configs = [value for node in nodes for value in node.inputs.values() if isinstance(value, AnalyzerConfig)]
     lines = [f"BM25: `bm25.index.language: {config.language}` ({analyzer_name(config)})" for config in configs]
     return list(dict.fromkeys(lines))
 
@@ -121,15 +122,18 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
     """Report languages that do not fit each other, in collections whose files are here and can be read."""
     lines: list[str] = []
     analyzers = {
-        node.inputs["data"].fingerprint: node.inputs["config"] for node in nodes if node.function is lucene_index
+        node.inputs["data"].fingerprint: value
+        for node in nodes
+        for value in node.inputs.values()
+        if isinstance(value, AnalyzerConfig)
     }
     begun = [value for node in nodes for value in node.inputs.values() if isinstance(value, Pretrained)]
     for node in nodes:
-        if node.function is not ingest or node.inputs["source"].missing():
+        if node.description.makes != "collection" or node.inputs["source"].missing():
             continue
         try:
             spoken = languages.look(node.inputs["source"])
-        except UserError:  # the run says it
+        except UserError:  # the run reports it
             continue
         if node.fingerprint in analyzers:
             lines += languages.of_analyzer(spoken, analyzers[node.fingerprint])
@@ -142,11 +146,11 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
 def _undecided(nodes: list[Step], store: Store) -> Iterator[str]:
     """Yield a remark for each collection whose queries are documents, until the config says what to do with these.
     Skip sources that are read only for their judgements."""
-    searched = {before.fingerprint for node in nodes if node.function is not evaluate for before in node.upstream}
+    searched = {before.fingerprint for node in nodes if node.part != "evaluation" for before in node.upstream}
     for node in nodes:
-        if node.function is ingest and node.fingerprint in searched:
+        if node.description.makes == "collection" and node.fingerprint in searched:
             record = store.record(node)
-            with suppress(UserError):  # of files that cannot be read, which is the run's to say
+            with suppress(UserError):  # files that cannot be read, which the run reports
                 remark = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")
                 if remark:
                     yield f"{node.label}: {remark}"
@@ -185,7 +189,7 @@ def _tried(tuned: TunedExperiment) -> list[Point]:
 def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster | None) -> None:
     """Print a line per experiment: its steps, and how many are to run that no experiment before it runs."""
     if arguments.estimate or arguments.assume:
-        raise UserError("--estimate is of one experiment; accepted: one config")
+        raise UserError("--estimate: it takes one experiment; accepted: one config")
     machine = None if profile is None else resolve_machine(profile)
     seen: set[str] = set()
     for path in paths:

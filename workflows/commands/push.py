@@ -23,11 +23,13 @@ REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="what `export` wrote: its retriever, ranker, system"
+        "folder", type=Path, metavar="FOLDER", help="a folder that `export` wrote: its retriever, ranker or system"
     )
     parser.add_argument("repository", metavar="REPO_ID", help="the repository, such as my-team/my-retriever")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
-    parser.add_argument("--revision", metavar="BRANCH", help="the branch to push to, made if need be (default: main)")
+    parser.add_argument(
+        "--revision", metavar="BRANCH", help="the branch to push to, which is created if it is missing (default: main)"
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -35,7 +37,7 @@ def call(arguments: argparse.Namespace) -> None:
     folder, name = arguments.folder, arguments.repository
     _check_folder(folder)
     if not REPOSITORY.fullmatch(name):
-        raise UserError(f"{name}: is no repository's id; accepted: OWNER/NAME of letters, digits, - _ .")
+        raise UserError(f"{name}: is not the id of a repository; accepted: OWNER/NAME of letters, digits, - _ .")
     import huggingface_hub
 
     try:
@@ -44,7 +46,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"push: HF_ENDPOINT: {error}; accepted: the URL of a hub, or none") from None
     token = huggingface_hub.get_token()
     if token and not token.isascii():
-        raise UserError("push: HF_TOKEN: the token has other characters than a token of the hub; make one there")
+        raise UserError("push: HF_TOKEN: the token has characters that no token of the hub has; make a new one there")
     if not token:
         raise UserError(
             "push: there is no token for the hub; make one in your account's settings there, then `hf auth "
@@ -55,7 +57,7 @@ def call(arguments: argparse.Namespace) -> None:
         api.create_repo(name, private=arguments.private or None, exist_ok=True)
         if arguments.revision is not None:
             api.create_branch(name, branch=arguments.revision, exist_ok=True)
-        # What an earlier push left and this folder has not would be taken for a part of the model.
+        # Files of an earlier push that this folder lacks would count as parts of the model.
         old = sorted(remote - {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {".gitattributes"})
         done = api.upload_folder(
             repo_id=name,
@@ -74,7 +76,7 @@ def _check_folder(folder: Path) -> None:
     inside = [file.parent for name in OURS for file in folder.glob(f"*/{name}")] if folder.is_dir() else []
     if inside:
         raise UserError(f"{folder}: holds several things; push one of them: {listing(sorted(inside))}")
-    fault = "is no model or system of ours" if folder.is_dir() else "there is no such folder"
+    fault = "is not a model or system of ours" if folder.is_dir() else "there is no such folder"
     raise UserError(f"{folder}: {fault}; accepted: what `{program()} export` wrote, such as DIRECTORY/retriever")
 
 
@@ -83,11 +85,11 @@ def _content(api: Any, name: str, revision: str | None) -> set[str]:
     them."""
     from huggingface_hub.errors import RevisionNotFoundError
 
-    if not api.repo_exists(name):  # asks once, where a listing asks a hub that is not there six times
+    if not api.repo_exists(name):  # one request, while a listing tries six times if the hub does not answer
         return set()
     try:
         files = set(api.list_repo_files(name, revision=revision))
-    except RevisionNotFoundError:  # it will branch off main, whose files it then has
+    except RevisionNotFoundError:  # it will branch off main, and have its files
         files = set(api.list_repo_files(name))
     if files - EMPTY and not files & set(OURS):
         some = sorted(files - EMPTY)

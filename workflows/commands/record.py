@@ -1,5 +1,5 @@
-"""Keep what a finished run measured, and how, as one small JSON file that can be committed. An older record of the same
-config with the same values set is replaced."""
+"""Keep the measures of a finished run, and how they were made, as one small JSON file that can be committed. It
+replaces an older record of the same config with the same values set."""
 
 import argparse
 import shlex
@@ -17,11 +17,11 @@ from sparring.workflows.store.availability import finished
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="where to write it: ar2-docstrings.json")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file to write, such as ar2-docstrings.json")
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Write the record, and print where it lies."""
+    """Write the record, and print its place."""
     check_output(arguments.file, "another FILE")
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)

@@ -1,4 +1,4 @@
-"""Write the report of a finished run, or of two side by side: one HTML file that needs no network."""
+"""Write the report of a finished run, or compare two runs: one HTML file that needs no network."""
 
 import argparse
 from pathlib import Path
@@ -24,11 +24,11 @@ COMPARE = "--compare"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser, optional=True)
-    add_pair(parser, COMPARE, "what differs between two runs")
+    add_pair(parser, COMPARE, "compare two runs")
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Write the whole folder of the run, or the page of two, and print where the page lies."""
+    """Write the whole folder of a run, or the page of two runs, and print the path of the page."""
     if (pair := opened_pair(arguments, COMPARE)) is not None:
         first, second = pair
         for run, path in zip(pair, arguments.pair, strict=True):
@@ -50,6 +50,6 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _names(*runs: Path) -> list[str]:
-    """What runs are called; those of one name, which are of different folders, with their folders' names."""
+    """Name runs. Runs with the same name get the names of their parent folders too."""
     names = [run.name for run in runs]
     return names if len(set(names)) == len(names) else ["-".join(run.resolve().parts[-2:]) for run in runs]

@@ -5,6 +5,7 @@ import argparse
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sparring.components.config import UserError, listing
@@ -15,7 +16,9 @@ from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.estimating.run_time import foresee, how_far_off
 from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import located, program
+from sparring.workflows.quantities import duration
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.report.timeline import timeline, where
@@ -24,6 +27,8 @@ from sparring.workflows.running.runner import run_steps
 from sparring.workflows.running.tracking import check_installed, open_tracker
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending, states
+from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
 
 MEASURED = 20
 """Systems whose scores are printed again when a run goes on."""
@@ -34,6 +39,11 @@ TELLING = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_configs(parser)
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that do not name the experiment."""
     add_cluster(parser)
     parser.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
     parser.add_argument("--no-estimate", action="store_true", help="begin without saying how long it may take")
@@ -78,7 +88,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
         waits, scores = list[float](), Scores(experiment.outcome.rows, store)
-        _say_before(scores, waiting)
+        _say_before(scores, waiting, graph(wanted))
         executed = set[str]()
         if machine is not None:
             executed = run_steps(
@@ -106,25 +116,49 @@ def run_one(arguments: argparse.Namespace) -> None:
     elif executed:  # otherwise another driver did it all
         steps, _ = timeline(folder.finished_steps(), executed)
         seconds = time.monotonic() - started
+        print(_done(len(executed), len(waiting), len(graph(wanted)), seconds))
         print(where(steps, seconds, sum(waits)))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected, seconds)}")
-    print(f"\nreport: {folder.page}\ntry:    {_search(arguments)}")
+    print("\n".join(["", *_next(arguments, experiment, store, folder.page)]))
 
 
-def _say_before(scores: Scores, waiting: list[Step]) -> None:
-    """Print the scores of systems that were measured before, of a run that goes on and measures others."""
+def _say_before(scores: Scores, waiting: list[Step], steps: list[Step]) -> None:
+    """Print how many steps are done already, and the scores of systems that were measured before if a run goes on and
+    measures others."""
+    if 0 < len(waiting) < len(steps):
+        print(f"resuming: {len(steps) - len(waiting)} of {len(steps)} steps are done already", file=sys.stderr)
     lines = scores.before(waiting) if any(node.fingerprint in scores.steps for node in waiting) else []
     if lines:
         more = f"  and {len(lines) - MEASURED} more, which `{program()} show` prints" if len(lines) > MEASURED else ""
         print("\n".join(["measured before:", *lines[:MEASURED], *([more] if more else [])]), file=sys.stderr)
 
 
-def _search(arguments: argparse.Namespace) -> str:
-    """The command that searches with what this run made."""
+def _done(executed: int, waiting: int, steps: int, seconds: float) -> str:
+    """Say what the run did: `done: 12 of 30 steps in 1 min 05 s; 18 were done before`."""
+    elsewhere = {"by other drivers": waiting - executed, "before": steps - waiting}
+    rest = [f"{count} {'was' if count == 1 else 'were'} done {who}" for who, count in elsewhere.items() if count]
+    return "; ".join([f"done: {executed} of {steps} steps in {duration(seconds)}", *rest])
+
+
+def _next(arguments: argparse.Namespace, experiment: Experiment, store: Store, page: Path) -> list[str]:
+    """Say where the report is, and with which commands to use what the run made."""
+    lines = [f"report: {page}"]
+    if deployable.asked(experiment.outcome, store) is None:
+        return lines
+    question = '"your question"'
+    lines += [f"try:    {_command(arguments, 'search', question)}", f"page:   {_command(arguments, 'serve')}"]
+    with suppress(UserError):  # no system can be written to a folder
+        deployable.exported(experiment.outcome, store)
+        lines.append(f"export: {_command(arguments, 'export', 'out')}")
+    return lines
+
+
+def _command(arguments: argparse.Namespace, command: str, *more: str) -> str:
+    """Return a command line that applies another command to this run."""
     words = [program()]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
     words += [f"--runs {shlex.quote(str(arguments.runs))}"] if arguments.runs != Path("runs") else []
-    words += [f'search {shlex.quote(str(arguments.known_as or arguments.config))} "your question"']
+    words += [f"{command} {shlex.quote(str(arguments.known_as or arguments.config))}", *more]
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
     return " ".join(words)

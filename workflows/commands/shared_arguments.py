@@ -1,4 +1,5 @@
-"""What several commands share: the arguments that name an experiment and a cluster, and opening what they name."""
+"""Arguments that several commands share, which name an experiment and a cluster, and functions that open what they
+name."""
 
 import argparse
 import os
@@ -34,13 +35,13 @@ def add_config(
     *,
     optional: bool = False,
 ) -> None:
-    """Add the arguments that name an experiment, which may be left out where it is `optional`."""
+    """Add the arguments that name an experiment. If `optional`, the experiment may be left out."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help=accepted, nargs="?" if optional else None)
     add_assignments(parser)
 
 
 class Assign(argparse.Action):
-    """Appends an assignment to those before it, unless one of them gives its key another value."""
+    """Action that appends an assignment to those before it, unless an earlier one sets its key to another value."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -72,13 +73,13 @@ def add_cluster(parser: argparse.ArgumentParser, default: Path = LAPTOP) -> None
         type=Path,
         default=default,
         metavar="FILE",
-        help=f"what to run on; never changes a result (default: cluster/{default.name})",
+        help=f"profile of the machines to run on; it never changes a result (default: cluster/{default.name})",
     )
 
 
 def opened(arguments: argparse.Namespace, *, asks: bool = True) -> tuple[Experiment, Store]:
-    """The experiment that the arguments name, and the store; a store on S3 that nothing is asked of need not be
-    reachable."""
+    """Return the experiment that the arguments name, and the store. Unless the command `asks` the store for anything, a
+    store on S3 need not be reachable."""
     root = store_root(arguments)
     if not asks and s3.is_cached(place := s3.local_path(root)):
         return loading.read(arguments.config, arguments.assignments, arguments.runs), Store(place)
@@ -113,7 +114,7 @@ def other_runs(arguments: argparse.Namespace) -> str:
             f"; {missing} is not here, by which numbers of this config are chosen: a run of it may be finished, "
             "and its folder stands for the config"
         )
-    runs = [run for run in loading.others(experiment) if (run / REPORT).is_file()]
+    runs = [run for run in loading.other_runs(experiment) if (run / REPORT).is_file()]
     return f"; or give another run's folder in place of the config: {listing(runs)}" if runs else ""
 
 
@@ -130,7 +131,8 @@ def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:
 
 
 def opened_pair(arguments: argparse.Namespace, option: str) -> list[Run] | None:
-    """The two runs that an option names; None where an experiment is named instead. UserError for neither and both."""
+    """Return the two runs that an option names, or None if the arguments name an experiment instead. UserError for
+    neither and for both."""
     if arguments.pair is None:
         if arguments.config is None:
             raise UserError(f"nothing to open; accepted: CONFIG, or {option} RUN RUN")
@@ -141,12 +143,13 @@ def opened_pair(arguments: argparse.Namespace, option: str) -> list[Run] | None:
 
 
 def store_root(arguments: argparse.Namespace) -> str:
-    """Where the store is: `--store`, `$SPARRING_STORE`, of a run's folder the one that it links to, or `store`."""
+    """Return the place of the store: `--store`, `$SPARRING_STORE`, the store that a run's folder links to, or
+    `store`."""
     return str(arguments.store or os.environ.get("SPARRING_STORE") or _linked_store(arguments) or "store")
 
 
 def _linked_store(arguments: argparse.Namespace) -> Path | str | None:
-    """The store of a run whose folder stands in a config's place, where that is another than the folder `store`."""
+    """Return the store of a run whose folder stands in place of a config. Return None if it is the folder `store`."""
     folder = getattr(arguments, "config", None)
     links = (path for path in sorted(folder.iterdir()) if path.is_symlink()) if folder and folder.is_dir() else ()
     place = next((link.resolve().parent for link in links), None)
@@ -156,7 +159,7 @@ def _linked_store(arguments: argparse.Namespace) -> Path | str | None:
 
 
 def check_places(arguments: argparse.Namespace, experiment: Experiment, store: Store, waiting: Iterable[Step]) -> None:
-    """UserError where a run could not write its folder, or a step that waits its artifact."""
+    """Raise UserError if a run could not write its folder, or a waiting step its artifact."""
     for place in dict.fromkeys(nearest(store.path(node)) for node in waiting):
         if reason := unwritable(place):
             another = "another cache ($SPARRING_CACHE)" if s3.is_cached(store.root) else ANOTHER_STORE
@@ -166,13 +169,13 @@ def check_places(arguments: argparse.Namespace, experiment: Experiment, store: S
 
 
 def check_output(path: Path, accepted: str) -> None:
-    """UserError where a command could not write the file or the folder that it was told to."""
+    """Raise UserError if a command could not write the file or the folder that the user named."""
     if reason := unwritable(path.absolute().parent):
         raise UserError(f"{path}: cannot be written, as {reason}; accepted: {accepted}")
 
 
 def labelled(experiment: Experiment, label: str) -> Step:
-    """The step with a label; UserError lists the labels that there are."""
+    """Return the step with a label. UserError lists the existing labels."""
     nodes = graph(experiment.wanted)
     for node in nodes:
         if node.label == label:
@@ -184,29 +187,29 @@ def labelled(experiment: Experiment, label: str) -> Step:
 
 
 def labelled_here(error: NotMade, arguments: argparse.Namespace) -> NotMade:
-    """What was not made, as the experiment that the arguments name calls it."""
+    """Return the error with the label that the named experiment has for what was not made."""
     if loading.is_system(arguments.config):
         return error
     try:
         return error.as_in(graph(opened(arguments)[0].wanted))
-    except UserError:  # another mistake, beside the one that is being said
+    except UserError:  # another mistake than the one being reported
         return error
 
 
 def is_finished(arguments: argparse.Namespace) -> bool:
-    """Whether the run that the arguments name has results."""
+    """Check whether the run that the arguments name has results."""
     if loading.is_system(arguments.config):
         return False
     try:
         experiment, store = opened(arguments)
         return store.is_done(experiment.outcome.results)
-    except UserError:  # another mistake, beside the one that is being said
+    except UserError:  # another mistake than the one being reported
         return False
 
 
 def damaged(arguments: argparse.Namespace) -> Damaged | None:
-    """Of a command that failed: what is wrong with the first damaged file of the finished artifacts of the run that it
-    names; None where there is none."""
+    """Describe the first damaged file among the finished artifacts of the run that a failed command names. Return None
+    if there is none."""
     if not isinstance(getattr(arguments, "config", None), Path) or loading.is_system(arguments.config):
         return None
     try:
@@ -223,4 +226,4 @@ def damaged(arguments: argparse.Namespace) -> Damaged | None:
 def leave() -> None:
     """Leave Ray, if a command joined it."""
     session.stop_ray()
-    worker_group.shut_down()  # of a Ray that ended: nothing is left to talk to
+    worker_group.shut_down()  # a Ray that ended has nothing left to talk to

@@ -1,4 +1,4 @@
-"""Print the measures, the record of one step, how far a run is, or what differs between two."""
+"""Print the verdict and the measures, the record of one step, the progress of a run, or what differs between two."""
 
 import argparse
 import json
@@ -29,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, optional=True)
     parser.add_argument("label", nargs="?", metavar="LABEL", help="a step's label, as `plan` prints it")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--watch", action="store_true", help="follow a run that another shell started, to its end")
-    add_pair(parser, DIFF, "what differs between two runs, and at which step it began")
+    parser.add_argument("--watch", action="store_true", help="follow a run that another shell started until it ends")
+    add_pair(parser, DIFF, "print what differs between two runs, and the step where it began")
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Print the measures (of a tuning its trials), or one step's record; or watch, or compare two."""
+    """Print the measures of a run, the trials of a tuning or the record of a step. Or watch a run, or compare two."""
     if (pair := opened_pair(arguments, DIFF)) is not None:
         print(told(differences(*pair), *(run.name for run in pair)))
         return
@@ -61,7 +61,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _record(node: Step, store: Store, *, as_json: bool) -> None:
-    """Print what a step's record says."""
+    """Print a step's record."""
     record = finished(store, node)
     if as_json:
         print(json.dumps(record, indent=1))

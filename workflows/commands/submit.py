@@ -1,6 +1,6 @@
-"""Run an experiment on a Ray cluster, as one job, and follow its log. The job is the command `run` in a copy of this
-code: it reads its sources on the cluster, and writes to a store and to runs there. Repeat the command to follow the
-same job again, or to resume the run when the job is gone."""
+"""Run an experiment on a Ray cluster as one job, and follow its log. The job is the command `run` in a copy of this
+code. It reads its sources on the cluster, and writes to a store and to runs there. Repeat the command to follow the
+same job again, or to resume the run if the job is gone."""
 
 import argparse
 import os
@@ -38,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Send a job and follow it to its end, which becomes this command's end."""
+    """Send a job and follow it to its end. This command ends as the job does."""
     from sparring.workflows.distributed import job_package, job_server
 
     if arguments.tune:
         from sparring.workflows.tuning.config import read_tuning
 
-        read_tuning(arguments)  # so that nothing is sent where there is a mistake
+        read_tuning(arguments)  # with a mistake, nothing is sent
     if loading.is_run(arguments.config):
         raise UserError(f"{arguments.config}: the folder of a run here; accepted: its config, with the same --set")
     address = job_server.url_of(arguments.address)
@@ -105,7 +105,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _relative(experiment: Experiment) -> str | None:
-    """Return a path that a step reads and that names another place on the cluster. None if there is none."""
+    """Return a path that a step reads and that means another place on the cluster. Return None if there is none."""
     for node in graph(experiment.wanted):
         for value in (bound for bound in node.inputs.values() if isinstance(bound, Config)):
             for name in _read(value):
@@ -116,11 +116,11 @@ def _relative(experiment: Experiment) -> str | None:
 
 def _read(config: Config) -> list[str]:
     """List what a step with this config reads outside the store, as the config names it."""
-    if isinstance(config, Pretrained):  # whose files lie where its name leads from here
+    if isinstance(config, Pretrained):  # its files are where its name leads from here
         return [config.model] if is_directory(config.model) else []
     try:
         return [str(path) for path in config.files().values()]
-    except UserError:  # it is not here
+    except UserError:  # the files are not here
         return config.missing()
 
 

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparring.components.evaluation.result_table import leading_sentence
 from sparring.components.files import read_json, write_json
 from sparring.components.models import model_card
 from sparring.components.systems import documents, example
@@ -11,6 +10,7 @@ from sparring.components.systems.card import CARD, Measured, card
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, DenseStage, RankerStage, SystemConfig
 from sparring.workflows.commands import cards
 from sparring.workflows.report.metrics import METRICS
+from sparring.workflows.report.verdict import verdict_of
 from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
@@ -43,7 +43,7 @@ def models(config: SystemConfig, deployment: Deployment) -> dict[str, Step]:
 
 
 def measures(outcome: Outcome, row: Row, deployment: Deployment, store: Store, command: str) -> Measured:
-    """Read what was measured of a system, when, and by what command."""
+    """Read a system's measures, their date, and the command that made them."""
     record = finished(store, outcome.results)
     store.fetch([outcome.results], METRICS)
     table = read_json(store.path(outcome.results) / METRICS)
@@ -54,7 +54,7 @@ def measures(outcome: Outcome, row: Row, deployment: Deployment, store: Store, c
         for mean in table["means"]
         if place.items() <= mean.items() and mean["seeds"] == [row.seed]
     }
-    read = cards.collections_read(deployment.models)
+    read, verdict = cards.collections_read(deployment.models), verdict_of(table, outcome.rows)
     return Measured(
         command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
@@ -71,5 +71,5 @@ def measures(outcome: Outcome, row: Row, deployment: Deployment, store: Store, c
         sampled=row.queries is not None,
         note=outcome.note,
         read=list(dict.fromkeys(cards.collection_name(node, outcome) for node in read)),
-        compared=leading_sentence(table) if (table["leading"] or {}).get("system") == row.name else "",
+        compared=" ".join(verdict.sentences) if verdict is not None and verdict.system == row.name else "",
     )

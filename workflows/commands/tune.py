@@ -1,5 +1,5 @@
-"""Look for better numbers by many trials of the recipe, on Ray Tune, then run the best one. Repeat the command to
-resume."""
+"""Search for better numbers with trials of the recipe on Ray Tune, then run the best trial's config. Repeat the command
+to resume."""
 
 import argparse
 from pathlib import Path
@@ -28,11 +28,11 @@ def call(arguments: argparse.Namespace) -> None:
 
     experiment, store = opened(arguments)
     check_places(arguments, experiment, store, graph(experiment.wanted))
-    # What cannot be done in any trial is refused before anything is written.
+    # Refuse what no trial can do before anything is written.
     wanted = [*experiment.wanted, *fixed_steps(read_tuning(arguments))]
     check_source_files(graph(wanted), store)
     check_present(pending(wanted, store))
-    RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
+    RunFolder(experiment, store).write_plan()  # so that `clean` sees the artifacts that it needs
 
     def then(best: Path) -> str:
         return shared_arguments.run_command(
@@ -44,6 +44,6 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.trials_only:
         print(f"next: {then(best)}   # its first lines say how to measure it on other queries")
         return
-    shared_arguments.leave()  # this Ray has CPUs for many trials; the run starts its own
+    shared_arguments.leave()  # this Ray has CPUs for many trials, so the run starts another
     new: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
     run.run_one(argparse.Namespace(**{**vars(arguments), **new}))

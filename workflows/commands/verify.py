@@ -1,6 +1,5 @@
-"""Read every file of what a run has finished, and say which are no longer as their steps left them: changed, lost, or
-not to be read. On S3, which checks its bytes itself, objects that were replaced or lost are found, and nothing is
-read."""
+"""Read every file of a run's finished steps, and list those that are changed, lost or unreadable. On S3, which checks
+its bytes itself, objects that were replaced or lost are found, and nothing is read."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,7 +18,9 @@ from sparring.workflows.store.store import Store
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_configs(parser)
-    parser.add_argument("--remove", action="store_true", help="remove what is not as it was, so that it is made again")
+    parser.add_argument(
+        "--remove", action="store_true", help="remove the changed artifacts, so that they are made again"
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -32,7 +33,7 @@ def verify(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     nodes = [node for node in graph(experiment.wanted) if _has_record(node, store)]
     if not nodes:
-        raise UserError("nothing of it has been run")
+        raise UserError("no step of this run is finished; there is nothing to verify")
     sizes = store.sizes(nodes)
     damaged, unknown = [], []
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, disable=None, leave=False) as bar:

@@ -1,5 +1,5 @@
-"""Follow a run or a tuning that another shell started: which steps are done, which are running and how far, which come
-next. Nothing but files is read."""
+"""Follow a run or a tuning that another shell started: the steps that are done, those that run with their progress, and
+the next ones. Only files are read."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from sparring.components.config import UserError, listing
 from sparring.components.yaml_files import read_yaml
 from sparring.workflows.estimating.run_time import read_estimate
-from sparring.workflows.experiments.loading import CONFIG, Experiment, others
+from sparring.workflows.experiments.loading import CONFIG, Experiment, other_runs
 from sparring.workflows.quantities import between
 from sparring.workflows.report.differences import changes, text_of
 from sparring.workflows.report.run_folder import is_at_work
@@ -32,8 +32,8 @@ SHOWN = 3
 
 
 def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
-    """Show a run until it is finished, or Ctrl-C. A terminal is redrawn in place; elsewhere, print whenever a step
-    begins or ends."""
+    """Show a run until it is finished, or until Ctrl-C. A terminal is redrawn in place. Elsewhere, print whenever a
+    step begins or ends."""
     live, before, drawn, followed = sys.stdout.isatty(), "", 0, False
     while True:
         waiting = pending(experiment.wanted, store)
@@ -114,7 +114,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     lines += [_busy(node, store, held) for node in busy]
     if waiting and not busy:
         lines.append(f"  nothing is running; resume with: {again} (and the --cluster that it had)")
-    if waiting and not busy and (runs := others(experiment)):
+    if waiting and not busy and (runs := other_runs(experiment)):
         lines.append("  other runs of this config, which `show` takes too:")
         lines += [f"    {folder}{_set(experiment, folder)}" for folder in runs]
     lines += [f"  failed: {node.label}: {line}" for node in waiting if node not in busy and (line := _why(node, store))]
@@ -137,7 +137,7 @@ def _set(experiment: Experiment, folder: Path) -> str:
     """List the values of another run that differ from this run's, as `--set` takes them."""
     try:
         differences = changes(experiment.config.model_dump(mode="json"), read_yaml(folder / CONFIG))
-    except UserError:  # the run that is looked at is another
+    except UserError:  # the run that is shown is another one
         return f" (its {CONFIG} cannot be read)"
     values = [f"{key}={text_of(value)}" for key, _, value in differences[:SHOWN]]
     more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
@@ -160,7 +160,7 @@ def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str
 
 def _kept(node: Step, store: Store) -> str:
     """Say from where a stopped step continues."""
-    if node.function.__name__ != "train":
+    if node.description.models != "training":
         return "what was saved of it is kept"
     saved = [int(path.name.partition("-")[2]) for path in store.path(node).glob("checkpoints/update-[0-9]*")]
     return f"it goes on from update {max(saved):,}" if saved else "no checkpoint was saved yet: it begins anew"

@@ -1,1 +1,1 @@
-"""The cluster profile, resources, the map over shards, the training workers, the nodes."""
+"""Machines: the cluster profile, resources, the map over shards, the training workers, the nodes."""

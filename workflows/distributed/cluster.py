@@ -1,4 +1,4 @@
-"""The cluster profile (`cluster/*.yaml`): what the user wants a run to run on. It never changes a result."""
+"""The cluster profile (`cluster/*.yaml`): the machines that a user wants a run to use. It never changes a result."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -11,116 +11,120 @@ from sparring.workflows.program import located
 
 
 class Pool(Config):
-    """The workers among which the shards of one step are divided."""
+    """Workers that share the shards of one step."""
 
     workers: int | None = Field(None, ge=1)
-    """How many at once. Null is one per core, or one per GPU in steps that use GPUs. Of `train` null is as many GPUs as
-    divide the batch evenly, and 1 on CPUs."""
+    """Number of workers at once. Null starts one per core, or one per GPU in steps that use GPUs. For `train`, null
+    uses as many GPUs as divide the batch evenly, and 1 worker on CPUs."""
     threads: int = Field(1, ge=1)
-    """Threads of each worker."""
+    """Number of threads per worker."""
     gpus: float = Field(1, gt=0, le=1)
-    """In steps that use GPUs, the part of a GPU that each worker has: with 0.5 two share one. Of `train` a part only
-    with `workers: 1`: then so many trainings share a GPU, those of `parallel_steps` or of a tuning's trials."""
+    """Share of a GPU that each worker gets, in steps that use GPUs. With 0.5 two workers share a GPU. For `train`, a
+    share below 1 needs `workers: 1`. Then several trainings share a GPU: those of `parallel_steps`, or of a tuning's
+    trials."""
 
 
 class TrainPool(Pool):
-    """Ray Train's workers, and what they hold. None of it changes a result."""
+    """Ray Train's workers and their use of memory. None of these keys changes a result."""
 
     threads: int = Field(1, ge=0)
-    """Threads of each worker; 0 for as many as the machine's cores are enough for."""
+    """Number of threads per worker. 0 divides the machine's cores among the workers."""
     shard: bool = False
-    """For models larger than one GPU: each worker holds a part of every layer, of its gradient and of its moments, and
-    gathers a layer when it is used (FSDP2). What is outside of the layers, such as token embeddings, is whole on
-    each."""
+    """Shard the model over the workers (FSDP2), for models larger than one GPU. Each worker holds a part of every
+    layer, of its gradient and of its optimizer state, and gathers a layer when it is used. Parts outside the layers,
+    such as token embeddings, are whole on each worker."""
     gradient_checkpointing: bool = False
-    """Keep only the inputs of each layer of a pass, and run the layer again for its gradient: a third more time, and
-    memory that hardly grows with the number of layers."""
+    """Keep only the inputs of each layer in a pass, and compute the layer again for its gradient. Training takes a
+    third longer, and memory hardly grows with the number of layers."""
     compile: Literal["no", "auto"] = "no"
-    """`auto` compiles the layers where models run on GPUs, which takes a minute at the start of each training."""
+    """`auto` compiles the layers if models run on GPUs. That takes a minute at the start of each training."""
 
 
 class Hardware(Config):
-    """What the machines of a cluster are that is not here, for `plan --estimate`: its data sheet, and how much of it
-    work reaches, which is an assumption."""
+    """Hardware of a cluster that cannot be measured from here, for `plan --estimate`. The numbers are from data sheets,
+    with assumptions about the share that work reaches."""
 
     nodes: int = Field(1, ge=1)
-    """Machines, all alike."""
+    """Number of machines, all alike."""
     cores: int = Field(ge=1)
-    """Of each machine."""
+    """CPU cores per machine."""
     memory_gb: float = Field(gt=0)
-    """Of each machine."""
+    """Memory per machine, in GB."""
     disk_gb: float = Field(gt=0)
-    """Where the store lies."""
+    """Disk space at the store's place, in GB."""
     gpus: int = Field(0, ge=0)
-    """Of each machine."""
+    """GPUs per machine."""
     gpu_memory_gb: float = Field(80, gt=0)
-    """Of each GPU."""
+    """Memory per GPU, in GB."""
     gpu_teraflops: float = Field(312, gt=0)
-    """Highest rate of a GPU in bf16, without sparsity; 312 is an A100's."""
+    """Peak rate of a GPU in bf16 without sparsity, in TFLOPS. 312 is an A100's."""
     share_of_peak: float = Field(0.3, gt=0, le=1)
-    """How much of the highest rate training, encoding and scoring reach."""
+    """Share of the peak rate that training, encoding and scoring reach."""
     update_seconds: float = Field(0.1, ge=0)
-    """Of each update of a training beside its arithmetic: starting the GPU's kernels, adding gradients up over all
-    GPUs, the optimizer."""
+    """Seconds that each update of a training takes in addition to its arithmetic: starting GPU kernels, summing
+    gradients over all GPUs, and the optimizer."""
     core_gigaflops: float = Field(100, gt=0)
-    """Rate of a core in a model's matrix products, as it is reached."""
+    """Rate that a core reaches in a model's matrix products, in GFLOPS."""
 
 
 class Cluster(Config):
-    """The cluster profile: what a run runs on."""
+    """The cluster profile: the machines and processors that a run uses."""
 
     mode: Literal["ray", "inline"] = "ray"
-    """`inline` runs everything in one process (the JVM in one child process), for unit tests and debuggers."""
+    """`ray` runs steps on Ray. `inline` runs everything in one process, with the JVM in one child process, for unit
+    tests and debuggers."""
     address: str | None = None
-    """The address of a running Ray cluster to join; `auto` is the one that this machine or job belongs to. Null starts
+    """Address of a running Ray cluster to join. `auto` is the cluster that this machine or job belongs to. Null starts
     Ray on this machine alone."""
     wait_seconds: int = Field(300, ge=0)
-    """Seconds to wait for processors of a cluster that was joined. A run waits when it starts, for those that `train`
-    asks for, if KubeRay or Ray's launcher may still start nodes. A step waits for processors whose node has died since,
-    and then fails. `submit` waits for a head that is still starting. A training waits for processors that another
-    driver uses, but at least a minute."""
+    """Seconds to wait for processors of a cluster that was joined. When a run starts, it waits for the processors that
+    `train` asks for, if KubeRay or Ray's launcher may still start nodes. A step waits for processors whose node has
+    died, and then fails. `submit` waits for a head node that is still starting. A training waits at least a minute for
+    processors that another driver uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What models run on. `auto` is the GPUs, if there are any when the run starts."""
+    """Device that models run on. `auto` uses the GPUs if there are any when the run starts."""
     train: TrainPool = TrainPool(workers=1, threads=0)
-    """Ray Train's workers. Threads 0 divides the cores of the machine among the workers."""
+    """Ray Train's workers. `threads: 0` divides the machine's cores among them."""
     map: Pool = Pool()
     """Ray Data's workers that encode, search, and run other models over many rows."""
     score: Pool | None = None
-    """Ray Data's workers that run rankers and query rerankers; null is the same as `map`."""
+    """Ray Data's workers that run rankers and query rerankers. Null uses the workers of `map`."""
     java: Pool = Pool()
-    """Ray Data's workers for BM25; each has a JVM."""
+    """Ray Data's workers for BM25. Each has a JVM."""
     object_store_mb: int = Field(300, ge=75)
-    """MB of shared memory of a Ray that starts on this machine. Tables and vectors travel as files and need none."""
+    """Shared memory of a Ray that starts on this machine, in MB. Tables and vectors travel as files and need none."""
     max_tokens_per_pass: int | None = Field(None, ge=8)
-    """Most tokens in one pass through a model, padding included; changes only memory and speed. Null is 65,536 on a GPU
-    and 4,096 on a CPU: more would not stay in a CPU's caches, less would pay the fixed cost of a pass too often."""
+    """Maximum number of tokens in one pass through a model, padding included. It changes only memory and speed. Null is
+    65,536 on a GPU and 4,096 on a CPU. More tokens would not stay in a CPU's caches, and with fewer the fixed cost of a
+    pass comes too often."""
     recompute: bool = False
-    """Gradient caching: keep only the vectors and scores of a training batch, and run each pass again for its gradient.
+    """Cache gradients: keep only the vectors and scores of a training batch, and run each pass again for its gradient.
     A batch of any size then needs the memory of one pass."""
     parallel_steps: int = Field(1, ge=1)
-    """How many steps that do not need each other run at once. A step waits until all processors for its workers are
-    free. So give `map`, `java` and `train` only parts of the machine; otherwise the steps run one after another."""
+    """Number of independent steps that run at once. A step waits until all processors for its workers are free. So give
+    `map`, `java` and `train` only parts of the machine; otherwise the steps run one after another."""
     trials: int | None = Field(None, ge=1)
-    """How many trials `tune` runs at once; they share everything in this profile. Null is as many as the GPUs (or CPUs)
-    are enough for when each trial has those of `train`; on one machine without GPUs each also needs 4 GB of memory."""
+    """Number of trials that `tune` runs at once. They share everything in this profile. Null is as many as the GPUs (or
+    CPUs) allow when each trial has those of `train`. On one machine without GPUs each trial also needs 4 GB of
+    memory."""
     track: list[Literal["tensorboard", "mlflow", "wandb"]] = ["tensorboard"]
-    """Where losses and throughput are logged during a run; MLflow and Weights & Biases must be installed."""
+    """Programs that log losses and throughput during a run. MLflow and Weights & Biases must be installed."""
     price_per_hour: float | None = Field(None, ge=0)
-    """What all machines together cost in an hour, in any currency: `plan --estimate` then says money too."""
+    """Price of all machines together per hour, in any currency. `plan --estimate` then shows money too."""
     hardware: Hardware | None = None
-    """What the machines are, for an estimate where they are not here. Null measures those that are."""
+    """Hardware for an estimate of other machines than those here. Null measures these."""
     save_seconds: float = Field(60, ge=0)
-    """Seconds between the checkpoints of a training: how much of it is lost at most when everything dies. 0 writes one
-    after each update."""
+    """Seconds between the checkpoints of a training. If everything dies, at most this much of the training is lost. 0
+    writes a checkpoint after each update."""
     retries: int = Field(3, ge=0)
-    """How often a training starts again after a worker has died, before the step fails."""
+    """Number of times that a training starts again after a worker has died, before the step fails."""
 
     @field_validator("address")
     @classmethod
     def _address_holds_no_secret(cls, address: str | None) -> str | None:
         if "@" in (address or ""):
             raise ValueError(
-                "has more than a host and a port in it, and would end in records; accepted: HOST:PORT, auto"
+                "it has more than a host and a port, which would be written to records; accepted: HOST:PORT, auto"
             )
         return address
 
@@ -150,11 +154,11 @@ class Cluster(Config):
         return self
 
     def scoring_pool(self) -> Pool:
-        """The workers that run rankers and query rerankers."""
+        """Return the workers that run rankers and query rerankers."""
         return self.score or self.map
 
     def batch_tokens(self, *, cuda: bool) -> int:
-        """Most tokens in one pass through a model."""
+        """Return the maximum number of tokens in one pass through a model."""
         return self.max_tokens_per_pass or (65_536 if cuda else 4_096)
 
 

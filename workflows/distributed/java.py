@@ -1,7 +1,7 @@
-"""Java in a child process. It cannot be stopped inside a process, so it never starts in the driver or in a worker.
+"""Java in a child process. Java cannot be stopped inside a process, so it never starts in the driver or in a worker.
 
-To start one takes longer than many a step has to do in it. So a child whose work is over stays for the next work of
-the same process, for a while.
+Starting Java takes longer than the work of many steps. So a child that has finished stays for a while, for the next
+work of the same process.
 """
 
 import atexit
@@ -25,7 +25,7 @@ IDLE_SECONDS = 30.0
 """Seconds without work after which a child ends, with Java's memory."""
 
 INHERITED = re.compile("_?JAVA|JDK|CLASSPATH|LD_|PATH|PYTHON")
-"""Prefixes of variables that Java, Python or the linker heed. Libraries set further variables during a run."""
+"""Prefixes of the variables that Java, Python or the linker read. Libraries set further variables during a run."""
 
 
 class InChild:
@@ -44,7 +44,7 @@ class InChild:
         self._tell(task, path)
 
     def _tell(self, *message: Any) -> None:
-        """Send the child a message, and wait until it has done what it says."""
+        """Send the child a message, and wait until the child has obeyed it."""
         try:
             self._child.tell(*message)
         except (EOFError, OSError):
@@ -56,7 +56,7 @@ class InChild:
             raise
 
     def close(self) -> None:
-        """Leave the child to the next work. A child in which something went wrong ends."""
+        """Leave the child to the next work. If something went wrong in the child, end it."""
         if self._whole and self._child.freed():
             _idle.keep(self._child)
         else:
@@ -105,9 +105,9 @@ class _Child:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """Return what a process inherits that Java or Python heeds."""
+    """Return what a process inherits that Java or Python reads."""
     inherited = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
-    with suppress(FileNotFoundError):  # of a folder that was deleted meanwhile
+    with suppress(FileNotFoundError):  # the current folder was deleted meanwhile
         return list(sys.path), inherited, os.getcwd()
     return list(sys.path), inherited
 
@@ -152,9 +152,14 @@ atexit.register(_idle.end)
 
 
 def serve(handle: str, idle_seconds: str) -> None:
-    """Run the child process: make the worker that it is sent, give the worker each task, and free it at an empty
-    message. Answer each message with None or the error. End after so long without a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback: the parent is interrupted too, and tells
+    """Run the child process. Make the worker that it is sent, give the worker each task, and free it at an empty
+    message.
+
+    Answer each message with None or the error. End after `idle_seconds` without a worker.
+    """
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # end without a traceback: the parent is interrupted too, and reports it
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = Connection(int(handle))
     work: Any = None
@@ -182,5 +187,5 @@ def serve(handle: str, idle_seconds: str) -> None:
 
 def _die_with_parent() -> None:
     """Exit when the parent process has died."""
-    os.read(0, 1)  # nothing is ever written there: it ends with the parent
+    os.read(0, 1)  # nothing is ever written there; it closes when the parent ends
     os._exit(1)

@@ -1,6 +1,7 @@
-"""What a Ray job gets from this machine: a folder with the code, the experiment and the profile, and its environment.
+"""Files that a Ray job gets from this machine: a folder with the code, the experiment and the profile, and its
+environment.
 
-Nothing else is sent: Ray lays the folder on every node, and sources, store and runs are the cluster's.
+Nothing else is sent. Ray copies the folder to every node. Sources, store and runs are the cluster's.
 """
 
 import hashlib
@@ -20,10 +21,10 @@ from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located
 from sparring.workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
-"""The folders that are sent, beside the files of the package `sparring` itself. A list of what is sent, not of what is
-left out: no notes, data or keys are sent by mistake."""
+"""Folders that are sent, next to the files of the package `sparring` itself. This lists what is sent, and not what is
+left out, so that no notes, data or keys are sent by mistake."""
 PROFILE = f"{SENT}/cluster.yaml"
-"""The profile's place in the package `sparring`."""
+"""Place of the profile in the package `sparring`."""
 
 
 def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str] = ()) -> str:
@@ -50,8 +51,8 @@ def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str
 
 
 def pack_experiment(config: Path, folder: Path, referrer: Path | None = None) -> str:
-    """Write an experiment's file, merged with its bases, and the experiments that it builds on. Return its place in
-    the folder. A file that another experiment, the referrer, names may lie next to it."""
+    """Write an experiment's file, merged with its bases, and the experiments that it builds on. Return its place in the
+    folder. A file that another experiment (`referrer`) names may lie next to that experiment."""
     config = located(config, referrer)
     source = config.resolve()
     if source.is_relative_to(ROOT):
@@ -61,7 +62,7 @@ def pack_experiment(config: Path, folder: Path, referrer: Path | None = None) ->
 
     def packed(named: str) -> str:
         sent = pack_experiment(Path(named), folder, config)
-        # Beside the file that names it, where both were sent: the run's folder keeps both, and outlives the job's.
+        # Next to the file that names it, if both were sent. The run's folder keeps both, and outlives the job's.
         both = place.parts[0] == Path(sent).parts[0] == SENT
         return os.path.relpath(sent, place.parent) if both else sent
 
@@ -82,8 +83,8 @@ def pack_experiment(config: Path, folder: Path, referrer: Path | None = None) ->
 
 
 def _check_assignments(assignments: Sequence[str], where: str) -> None:
-    """Raise UserError if an assignment names an experiment's file outside the repository. A file that the key itself
-    names is sent, and the key says so."""
+    """Raise UserError if an assignment names an experiment's file outside the repository. A file that the key in the
+    experiment's own file names is sent, which the message says."""
     for assignment in assignments:
         named = override({}, [assignment])
         key = next((key for key in EXPERIMENT_KEYS if isinstance(named.get(key), str)), None)
@@ -99,7 +100,7 @@ def _check_assignments(assignments: Sequence[str], where: str) -> None:
 
 
 def write(path: Path, tree: dict[str, Any]) -> None:
-    """Write a tree as YAML: as JSON, which is YAML in which text cannot be taken for numbers."""
+    """Write a tree as JSON. JSON is YAML in which text cannot be mistaken for numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(tree, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Ray's job server: a job is sent to it, its log is followed, and how the job ends is told as a run here would."""
+"""Ray's job server: send a job, follow its log, and report its end as a run on this machine would."""
 
 import asyncio
 import http.client
@@ -22,7 +22,7 @@ from sparring.workflows.distributed import job_package, nodes
 from sparring.workflows.store.dag import StepFailed
 
 ANSWER_SECONDS = 10.0
-"""Seconds that an address has for its first answer."""
+"""Seconds in which an address must answer first."""
 LOST_SECONDS = 120.0
 """Seconds without an answer after which a job server counts as lost."""
 RETRY_SECONDS = 5.0
@@ -42,13 +42,13 @@ NO_AGENT_WHY = (
 
 
 class Sent(NamedTuple):
-    """Outcome of sending a command."""
+    """Result of sending a command."""
 
     job: str
     running: bool
-    """Whether the job was running already, so that nothing was sent."""
+    """The job was running already, so nothing was sent."""
     changed: bool = False
-    """Whether the running job was sent with other code or settings."""
+    """The running job was sent with other code or settings."""
 
 
 class JobServer:
@@ -59,7 +59,7 @@ class JobServer:
 
     @classmethod
     def at(cls, address: str) -> "JobServer":
-        """Connect to the job server at a URL. UserError if none answers or it does not accept us."""
+        """Connect to the job server at a URL. UserError if none answers, or if it does not accept us."""
         check_answers(address)
         return cls(_client(address))
 
@@ -68,8 +68,8 @@ class JobServer:
     ) -> Sent:
         """Send a command and its package, unless a job of the same purpose is running: two would do the same work.
 
-        With `install` every node installs the locked packages for the job first. A head that cannot start jobs yet is
-        asked again for `wait_seconds`.
+        With `install` every node first installs the locked packages for the job. While a head cannot start jobs yet,
+        the request is repeated for `wait_seconds`.
         """
         environment: dict[str, Any] = {"working_dir": str(folder), "env_vars": job_package.environment()}
         if install:
@@ -78,7 +78,7 @@ class JobServer:
         digest = job_package.digest(folder, words)
         metadata = {"sparring": digest, "purpose": purpose}
         running = [job for job in self._jobs() if not job.status.is_terminal()]
-        for key, value in metadata.items():  # the very same first
+        for key, value in metadata.items():  # an equal job first
             if (job := next((job for job in running if (job.metadata or {}).get(key) == value), None)) is not None:
                 return Sent(str(job.submission_id), running=True, changed=job.metadata["sparring"] != digest)
         # Ray accepts an id once, and a run may be submitted again to resume it.
@@ -100,11 +100,12 @@ class JobServer:
             raise StepFailed(f"{self._client.get_address()} does not list its jobs: {first_line(error)}") from error
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
-        """Return the server's answer before a job is followed. StepFailed if the connection breaks."""
+        """Return the server's answer to a request made before a job is followed. StepFailed if the connection
+        breaks."""
         try:
             return ask()
-        except OSError as error:  # of Python, or of Ray's HTTP library
-            if error.filename is not None:  # a file of the package
+        except OSError as error:  # an error of Python's, or of Ray's HTTP library
+            if error.filename is not None:  # the error is about a file of the package
                 raise
             raise StepFailed(
                 f"{self._client.get_address()}: the connection broke while the job was being sent "
@@ -150,7 +151,7 @@ class JobServer:
         while True:
             place = 0
             try:
-                async for text in self._client.tail_job_logs(job):  # from the beginning, each time
+                async for text in self._client.tail_job_logs(job):  # the log from its beginning, each time
                     place, heard = place + len(text), time.monotonic()
                     if place > printed:
                         print(text[printed - place :], end="", flush=True)
@@ -169,7 +170,8 @@ class JobServer:
             await asyncio.sleep(1.0)
 
     def end(self, job: str) -> float:
-        """Return how many seconds a finished job took. If it failed, raise what a run here would have raised."""
+        """Return the seconds that a finished job took. If it failed, raise what a run on this machine would have
+        raised."""
         try:
             info = self._client.get_job_info(job)
             log = self._client.get_job_logs(job)
@@ -199,7 +201,7 @@ class JobServer:
 
 
 def _reason(info: Any, log: str) -> str:
-    """Say why a job failed: what its command says, else what Ray says of the command."""
+    """Return the reason why a job failed: the last words of its command, or else what Ray says of the command."""
     errors = [line for line in log.splitlines() if line.startswith(("error: ", "failed: "))]
     if errors:
         return errors[-1].partition(": ")[2]
@@ -217,7 +219,7 @@ def url_of(address: str) -> str:
     try:
         url = urllib.parse.urlsplit(address)
         valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
-    except ValueError:  # half of an IPv6 address, or a port that is no number
+    except ValueError:  # half of an IPv6 address, or a port that is not a number
         valid = False
     if not valid:
         raise UserError(f"--address {address}: accepted: the job server's URL, such as http://127.0.0.1:8265")
@@ -238,7 +240,7 @@ def check_answers(address: str) -> None:
     except OSError as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
-            return  # Ray's client has certificates of its own, and decides
+            return  # Ray's client has its own certificates, and decides
         raise UserError(
             f"--address {address}: does not answer ({reason}); is the cluster up, and is this its port?"
             f"{_proxy(address)}"
@@ -251,7 +253,7 @@ def check_answers(address: str) -> None:
 
 
 def _proxy(address: str) -> str:
-    """Return words for the end of an error if a proxy was asked instead of the address, as Ray's client would."""
+    """Return words for the end of an error if a proxy answered instead of the address, as for Ray's client."""
     url = urllib.parse.urlsplit(address)
     if url.scheme not in urllib.request.getproxies() or urllib.request.proxy_bypass(url.netloc):
         return ""
@@ -261,7 +263,7 @@ def _proxy(address: str) -> str:
 def _client(address: str) -> Any:
     """Return Ray's client of a job server. UserError if the server does not accept us."""
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        os.environ.pop(name, None)  # Ray would prefer these to the address that it is given
+        os.environ.pop(name, None)  # Ray would prefer these to the passed address
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
@@ -283,7 +285,7 @@ def _client(address: str) -> Any:
 
 
 def _token_source() -> str:
-    """Say where Ray takes the token from, without the token."""
+    """Name the place from which Ray takes the token, without the token."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "in RAY_AUTH_TOKEN"
     return f"in {os.environ.get('RAY_AUTH_TOKEN_PATH') or '~/.ray/auth_token'}"

@@ -1,7 +1,7 @@
 """Processes that a run has started on this machine, and that outlived it.
 
-A run marks its environment, which all that it starts inherits: Ray's processes, their workers, Java. Where the run is
-killed they end by themselves, within seconds; one that hangs does not.
+A run marks its environment, which all its processes inherit: Ray's, their workers, and Java. If the run is killed they
+end by themselves within seconds, unless they hang.
 """
 
 import os
@@ -10,11 +10,11 @@ from contextlib import suppress
 import psutil
 
 DRIVER = "SPARRING_DRIVER"
-"""The environment variable with the process id of the driver that has started a process."""
+"""Environment variable with the process id of the driver that has started a process."""
 
 
 def mark() -> None:
-    """Mark the processes that this process starts from now on: it is their driver."""
+    """Mark the processes that this process starts from now on, as their driver."""
     os.environ[DRIVER] = str(os.getpid())
 
 
@@ -30,7 +30,7 @@ def leftovers() -> dict[int, list[psutil.Process]]:
 
 
 def driver_of(process: psutil.Process) -> int | None:
-    """Return the driver that started a process itself. None for any other process."""
+    """Return the driver that started a process itself. Return None for any other process."""
     with suppress(psutil.Error, ValueError):
         driver = int(process.environ().get(DRIVER, ""))
         return driver if process.ppid() == driver else None
@@ -38,7 +38,7 @@ def driver_of(process: psutil.Process) -> int | None:
 
 
 def _drives(driver: int, process: psutil.Process) -> bool:
-    """Check whether a driver of that id still lives. If it is younger than the process, it only has the same id."""
+    """Check whether a driver of that id still lives. A driver that is younger than the process only has the same id."""
     try:
         parent = psutil.Process(driver)
         return bool(parent.status() != psutil.STATUS_ZOMBIE and parent.create_time() <= process.create_time())

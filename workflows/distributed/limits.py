@@ -1,6 +1,6 @@
-"""The cores and the memory that this process may use: the machine's, within the limits of its control groups.
+"""Cores and memory that this process may use: the machine's, within the limits of its control groups.
 
-A container or a service has such limits (cgroups v1 and v2).
+Containers and services have such limits (cgroups v1 and v2).
 """
 
 import os
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OWN = Path("/proc/self/cgroup")
-"""Names the groups that this process is in."""
+"""File that names the groups that this process is in."""
 MOUNT = Path("/sys/fs/cgroup")
-"""Where the groups are mounted. In a container the mount may begin at the container's own group."""
+"""Folder where the groups are mounted. In a container the mount may begin at the container's own group."""
 UNLIMITED = float("inf")
 
 
@@ -36,7 +36,7 @@ def memory() -> float:
 
 
 def _quota(group: Path) -> float:
-    """Return a group's own quota, in CPUs."""
+    """Return a group's own quota in CPUs."""
     try:
         words = (group / "cpu.max").read_text().split()
     except OSError:

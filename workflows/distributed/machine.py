@@ -18,7 +18,7 @@ from sparring.workflows.distributed.session import ray_session
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run runs on: the profile, and what was found for it.
+    """Processors and memory of a run: the profile, and what was found for it.
 
     Example: `resolve_machine(Cluster(mode="inline"))`
     """
@@ -28,7 +28,7 @@ class Machine:
     nodes: int
     """Number of nodes."""
     cores: int
-    """Cores of the largest node: no worker can have more threads."""
+    """Cores of the largest node. No worker can have more threads."""
     cpus: int
     """CPUs of all nodes for maps over shards. A Ray that starts for the run has more logical ones (`session`)."""
     gpus: float
@@ -36,30 +36,39 @@ class Machine:
     memory: float
     """Bytes of memory of the smallest node."""
     devices: tuple[str, ...] = ()
-    """Names of the kinds of GPUs, as Ray or torch has them."""
+    """Names of the kinds of GPUs, as Ray or torch names them."""
     parts: int = 1
     """Number of equal parts into which trials that run at once divide the processors. A step has one part."""
 
     @property
     def cuda(self) -> bool:
-        """Whether models run on GPUs."""
+        """Models run on GPUs."""
         return self.gpus > 0
 
     @property
     def resources(self) -> Resources:
-        """The processors that steps which run at once share."""
+        """Processors that concurrent steps share."""
         return Resources(self.cpus, self.gpus)
 
     @property
     def batch_tokens(self) -> int:
-        """Most tokens in one pass through a model."""
+        """Maximum number of tokens in one pass through a model."""
         return self.cluster.batch_tokens(cuda=self.cuda)
 
     @property
     def train_threads(self) -> int:
-        """Threads of one training worker."""
+        """Number of threads of one training worker."""
         pool = self.cluster.train
         return pool.threads or max(1, self.cores // (pool.workers or 1) // self.parts)
+
+    @property
+    def task_threads(self) -> int:
+        """Most threads of a single task, such as building an index.
+
+        On a cluster that was joined, one core of a node stays free: Tune's trials and the programs of others hold parts
+        of a core, and a task that asks for every core of a node would wait for them.
+        """
+        return max(1, (self.cores - (self.cluster.address is not None)) // self.parts)
 
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
         """Count the workers of a pool that run at once: no more than there are shards, and one with `mode: inline`."""
@@ -80,11 +89,12 @@ class Machine:
         return replace(self, cluster=self.cluster.model_copy(update={"train": train}))
 
     def record(self) -> dict[str, Any]:
-        """Return what was found, for the record of a step."""
+        """Return the processors and memory that were found, for the record of a step."""
         return {name: value for name, value in vars(self).items() if name not in ("cluster", "parts")}
 
     def check(self) -> None:
-        """Check that the profile asks for no more than there is: such a step would fail or wait for ever. UserError."""
+        """Check that the profile asks for no more than there is. UserError otherwise: such a step would fail or wait
+        for ever."""
         profile = self.cluster
         if profile.device == "cuda" and not self.cuda:
             where = "in the Ray cluster" if profile.mode == "ray" else "on this machine"
@@ -115,7 +125,7 @@ class Machine:
 
 
 def resolve_machine(cluster: Cluster, store: Path | None = None, *, trials: int = 1) -> Machine:
-    """Find what there is for a profile, and check that it is enough. UserError if it is not.
+    """Find the processors for a profile, and check that they are enough. UserError if they are not.
 
     This starts Ray or joins the profile's cluster, except for `mode: inline` and for one machine with `device: cpu`. If
     the run joins a cluster and `store` is the run's, wait for the nodes and check each of them. `trials` is the number

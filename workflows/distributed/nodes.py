@@ -13,13 +13,16 @@ from typing import Any
 from sparring.components.config import UserError, listing
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.store import s3
 
+SAY_SECONDS = 5.0
+"""Seconds after which the user reads what a step waits for."""
 LOCKS = [ROOT / "cluster" / name for name in ("requirements.lock", "torch.lock")]
 
 
 def check_store(store: Path) -> None:
-    """Make the folder of a store that all nodes are to see. UserError if its parent is not there."""
+    """Make the folder of a store that all nodes must see. UserError if its parent is missing."""
     if not s3.is_cached(store) and not store.parent.is_dir():
         raise UserError(
             f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
@@ -29,8 +32,8 @@ def check_store(store: Path) -> None:
 
 
 def check_nodes(ray: Any, store: Path) -> None:
-    """Check each node. UserError if it does not see the store, or if its Python or packages are not those of this
-    machine."""
+    """Check each node. UserError if it does not see the store, or if its Python or packages differ from this
+    machine's."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     probe = store / f".seen-{uuid.uuid4().hex[:8]}"
@@ -58,7 +61,7 @@ def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
 
 
 def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, share: float = 1.0) -> None:
-    """Wait until the processors are there that so many workers of a step cannot do without. `kind` is `CPU` or `GPU`.
+    """Wait until the cluster has the processors that `workers` workers of a step need. `kind` is `CPU` or `GPU`.
 
     RuntimeError after `wait_seconds`. The processors were there when the run began, but their node may have died.
     """
@@ -69,10 +72,41 @@ def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, sha
         )
 
 
-def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, noun: str, who: str, note: str) -> bool:
-    """Wait until so many workers can have their processors, for at most `wait_seconds`. Return whether they can.
+def wait_for_room(ray: Any, cluster: Cluster, needs: Resources) -> None:
+    """Wait until one node of a cluster that was joined has the processors of one worker free.
 
-    Ray's autoscaler is asked for them: it starts no nodes for a driver that only waits.
+    An empty task asks Ray for the same processors, so Ray starts the task when it could start the worker, and the
+    autoscaler sees what is missing. RuntimeError after `wait_seconds`.
+    """
+    if cluster.address is None:
+        return
+    task = ray.remote(num_cpus=needs.cpus, num_gpus=needs.gpus)(_nothing).remote()
+    if ray.wait([task], timeout=min(SAY_SECONDS, cluster.wait_seconds))[0]:
+        return
+    count, kind = (needs.gpus, "GPU") if needs.gpus else (needs.cpus, "CPU")
+    wanted = f"{count:g} {kind}" + "s" * (count != 1)
+    print(
+        f"waiting for {wanted} of one node, at most {cluster.wait_seconds} s (wait_seconds in the profile): other work "
+        "on the cluster holds them",
+        file=sys.stderr,
+        flush=True,
+    )
+    if not ray.wait([task], timeout=max(0.0, cluster.wait_seconds - SAY_SECONDS))[0]:
+        ray.cancel(task, force=True)
+        raise RuntimeError(
+            f"no node had {wanted} free for a worker of this step within {cluster.wait_seconds} s (wait_seconds in the "
+            "profile). Repeat the command when the other work is done, or ask for fewer threads in the profile."
+        )
+
+
+def _nothing() -> None:
+    """Do nothing, once Ray has found a place for it."""
+
+
+def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, noun: str, who: str, note: str) -> bool:
+    """Wait until `workers` workers can have their processors, for at most `wait_seconds`. Return whether they can.
+
+    The processors are requested from Ray's autoscaler, which starts no nodes for a driver that only waits.
     """
     total = round(workers * share, 6)
 
@@ -123,7 +157,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def _node_problem(probe: str, versions: dict[str, str]) -> str:
-    """Say what is wrong with the node that runs this. Empty if nothing is."""
+    """Describe the problem of the node that runs this. Return "" if there is none."""
     place = s3.local_path(Path(probe))
     if s3.is_cached(place):
         try:
@@ -137,7 +171,7 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
     differences = [
         f"{name} {installed or 'missing'} (here: {version})"
         for name, version in versions.items()
-        # faiss-gpu takes the place of faiss-cpu on a node with GPUs.
+        # faiss-gpu replaces faiss-cpu on a node with GPUs.
         if (installed := _installed_version("faiss-gpu" if name == "faiss-cpu" else name) or _installed_version(name))
         != version
     ]
@@ -151,7 +185,7 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
 
 
 def _installed_version(name: str) -> str | None:
-    """Return a package's version without its build (such as torch's `+cpu`), or Python's own. None if it is not
+    """Return a package's version without its build (such as torch's `+cpu`), or Python's own. Return None if it is not
     installed."""
     if name == "python":
         return platform.python_version()

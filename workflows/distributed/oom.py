@@ -1,4 +1,4 @@
-"""Out of memory: recognise it, and tell the user which keys of the profile make a step need less."""
+"""Recognise errors about memory, and tell the user which keys of the profile make a step need less."""
 
 import re
 import textwrap
@@ -14,20 +14,20 @@ SIGNS = re.compile(
     r"|(can't|cannot|unable to) allocate|not enough memory",
     re.I,
 )
-"""What Python, NumPy, torch (on CPU and GPU), Java, Arrow, Linux and Ray write when memory runs out."""
+"""Words that Python, NumPy, torch (on CPU and GPU), Java, Arrow, Linux and Ray write when memory runs out."""
 
 LENGTH = 200
-"""Characters of an error that are shown."""
+"""Number of characters of an error that are shown."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or the text of a worker's error in it, is about memory."""
+    """Check whether an error, or the text of a worker's error in it, is about memory."""
     return bool(SIGNS.search(f"{type(error).__name__}: {error}"))
 
 
 @contextmanager
 def advise(advice: str) -> Iterator[None]:
-    """Add advice to an error about memory; other errors pass as they are."""
+    """Add advice to an error about memory. Other errors pass unchanged."""
     try:
         yield
     except UserError:
@@ -37,25 +37,25 @@ def advise(advice: str) -> Iterator[None]:
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         match = SIGNS.search(lines[-1])
-        begin = max(0, match.start() - LENGTH // 2) if match else 0  # a loss that failed has its name before that
+        begin = max(0, match.start() - LENGTH // 2) if match else 0  # the name of a loss that failed stands before that
         summary = ("... " if begin else "") + textwrap.shorten(lines[-1][begin:], LENGTH, placeholder=" ...")
         raise RuntimeError(f"{summary}; to need less memory: {advice}") from error
 
 
 def map_advice(machine: Machine, pool: Pool, *, model: bool, gpu: bool) -> str:
-    """Say what makes a map over shards need less memory. `model` is whether its workers run one, `gpu` whether they use
-    GPUs."""
+    """Describe what makes a map over shards need less memory. `model` says whether its workers run a model, `gpu`
+    whether they use GPUs."""
     profile = machine.cluster
     pools = {"java": profile.java, "score": profile.score, "map": profile.map}
     key = next((key for key, candidate in pools.items() if candidate is pool), "")
     lower = [f"max_tokens_per_pass (now {machine.batch_tokens:,})"] if model else []
     if key and not gpu and pool.workers != 1:
         lower.append(f"{key}.workers (now {pool.workers or 'one a core'})")
-    return _profile_advice(lower) if lower else "a machine with more of it; this step has only one worker already"
+    return _profile_advice(lower) if lower else "a machine with more memory; this step has only one worker already"
 
 
 def training_advice(machine: Machine) -> str:
-    """Say what makes a training need less memory: first the keys that leave its result as it is."""
+    """Describe what makes a training need less memory: first the keys that do not change its result."""
     profile = machine.cluster
     lower = [f"max_tokens_per_pass (now {machine.batch_tokens:,})"] if profile.recompute else []
     if not machine.cuda and (profile.train.workers or 1) > 1:

@@ -1,4 +1,4 @@
-"""One `fit` of Ray Train: workers that do the tasks of a queue until it is closed, and what their errors mean."""
+"""One `fit` of Ray Train: workers that do the tasks of a queue until it is closed, and the meaning of their errors."""
 
 import os
 import traceback
@@ -19,7 +19,7 @@ Work = Callable[[dict[str, Any]], Any]
 # unmaps as soon as one is empty: with tensors of about that size, half the time of an update went into the kernel.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 START_SECONDS = 60
-"""How long Ray Train waits for its workers to start, at least."""
+"""Minimum number of seconds that Ray Train waits for its workers to start."""
 
 
 class GroupSpec(NamedTuple):
@@ -29,12 +29,12 @@ class GroupSpec(NamedTuple):
     workers: int
     retries: int
     gpus: float
-    """Of each worker; 0 on CPUs."""
+    """GPUs of each worker. 0 on CPUs."""
     wait_seconds: int
 
 
 def fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
-    """Run Ray Train's workers until the queue is closed; the reason where they ended earlier."""
+    """Run Ray Train's workers until the queue is closed. Return the reason if they ended earlier."""
     set_ray_environment()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -66,7 +66,7 @@ def fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
 
 
 def _do_tasks(config: dict[str, Any]) -> None:
-    """What each worker does as long as it lives: one task of the queue after another."""
+    """Do one task of the queue after another, in each worker, as long as the worker lives."""
     import ray
 
     from sparring.components.compute.gather import rank
@@ -76,7 +76,7 @@ def _do_tasks(config: dict[str, Any]) -> None:
     while (taken := ray.get(queue.take.remote(number, rank=rank()))) is not None:
         number, task = taken
         timing.set_node(node_name())
-        timing.drain()  # what a task that failed has left
+        timing.drain()  # leftovers of a task that failed
         try:
             result = work(task)
         except Exception as error:
@@ -90,7 +90,7 @@ def _do_tasks(config: dict[str, Any]) -> None:
 
 
 def is_permanent(error: Exception) -> bool:
-    """Whether an error would come back at every retry; the loss of another worker or of the network would not."""
+    """Check whether an error would come back at every retry. The loss of another worker or of the network would not."""
     from ray.exceptions import RayError
 
     from sparring.components.training.self_check import SelfCheckError  # imports torch
@@ -101,7 +101,8 @@ def is_permanent(error: Exception) -> bool:
 
 
 def failure_reason(error: BaseException | None) -> Exception:
-    """Why a `fit` ended, in the words of the worker that failed first: the others only report that they lost it."""
+    """Return why a `fit` ended, in the words of the worker that failed first. The remaining workers only report that
+    they lost it."""
     if error is None:
         return RuntimeError("the workers ended before the training was done, and Ray Train does not say why")
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
@@ -118,5 +119,5 @@ def failure_reason(error: BaseException | None) -> Exception:
 
 
 def _message(rank: int, error: Exception) -> str:
-    """A worker's error in one line."""
+    """Return a worker's error as one line."""
     return f"worker {rank}: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,10 +1,10 @@
-"""What the steps that run at once share: the driver process, and the processors of the machine or cluster.
+"""The driver process and the processors, which concurrent steps share.
 
 Each step has a thread of the driver. Its own Python code runs under one lock, because random state, imports and warning
 filters belong to the whole process. While a step waits for Ray, it releases the lock, and another step runs.
 
-A step reserves all processors that it needs together, in the order of asking. So no step holds a part of what it needs
-(no deadlock), and no small request overtakes a large one (no starvation).
+A step reserves all processors that it needs together, in the order of the requests. So no step holds a part of what it
+needs (no deadlock), and no small request overtakes a large one (no starvation).
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Ray as this process starts, joins and leaves it."""
+"""Start, join and leave Ray in this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from sparring.workflows.distributed.leftovers import driver_of
 from sparring.workflows.distributed.limits import cores
 
 SPARE_CPUS = 2
-"""Logical CPUs for Ray Data's own tasks, of a Ray that starts on this machine. Training workers have further ones."""
+"""Number of logical CPUs for Ray Data's own tasks, in a Ray that starts on this machine. Training workers have further
+ones."""
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -43,15 +44,15 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A thread that still asks Ray when this process leaves it would join, or look for, another cluster.
     "RAY_ENABLE_AUTO_CONNECT": "0",
-    # Without a bound, Ray retries a task that its memory monitor has killed for ever.
+    # Without a bound, Ray retries for ever a task that its memory monitor has killed.
     "RAY_task_oom_retries": "3",
 }
-"""Environment variables for Ray; those that this process's environment already has stay as they are."""
+"""Environment variables for Ray. Variables that the environment already has stay as they are."""
 
 SOCKET_BYTES = 103 if sys.platform == "darwin" else 107
-"""The longest path that a Unix socket may have, in bytes."""
+"""Maximum length of the path of a Unix socket, in bytes."""
 SESSION_SOCKET = "ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
-"""The longest path of a Ray session's socket, inside the folder for temporary files."""
+"""Longest path of a Ray session's socket, inside the folder for temporary files."""
 
 
 def set_ray_environment() -> None:
@@ -65,7 +66,7 @@ def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
     set_ray_environment()
     if not cluster.address:
         _require_token()
-        # Nobody can see them, and Ray holds each dataset's for good: 2.6 GB in two hours of short steps.
+        # Nobody can see the metrics, and Ray never frees those of a dataset: 2.6 GB in two hours of short steps.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
     import logging
 
@@ -134,9 +135,9 @@ def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
 
 
 def _worker_paths() -> Any:
-    """Return Ray's settings of where workers look for modules.
+    """Return Ray's settings of the places where workers search for modules.
 
-    Ray would put the driver's current folder before everything else, and any file in it could stand in for a library.
+    Ray would put the driver's current folder first, and any file in it could replace a library.
     """
     from ray.job_config import JobConfig
 
@@ -174,8 +175,8 @@ def socket_folder(wanted: str, socket: str) -> Path:
 
 @contextmanager
 def _level_unsaid() -> Iterator[None]:
-    """Drop from stderr the line in which Ray's C++ code names its log level. Another process filters, so that the
-    last lines show even if Ray aborts this process."""
+    """Drop from stderr the line in which Ray's C++ code names its log level. Another process filters stderr, so that
+    the last lines show even if Ray aborts this process."""
     sys.stderr.flush()
     stderr = os.dup(2)
     grep = subprocess.Popen(["grep", "--line-buffered", "-v", "RAY_BACKEND_LOG_LEVEL"], stdin=subprocess.PIPE, stdout=2)
@@ -192,7 +193,8 @@ def _level_unsaid() -> Iterator[None]:
 
 
 CURRENT = "ray/ray_current_cluster"
-"""File in which Ray keeps the address of the head that was started last on this machine, also of a killed one."""
+"""File in which Ray keeps the address of the head that was started last on this machine, even if that head was
+killed."""
 ANSWER_SECONDS = 10.0
 
 
@@ -206,7 +208,7 @@ def _reach(address: str) -> None:
     kept = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", CURRENT)
     stale = place == "auto" and kept.is_file() and not heads
     host, _, port = (kept.read_text().strip() if stale else place).rpartition(":")
-    if not port.isdecimal():  # Ray looks for it in other ways, or it is none
+    if not port.isdecimal():  # Ray looks for this address in other ways, or it is not an address
         return
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
@@ -216,13 +218,13 @@ def _reach(address: str) -> None:
 
 
 def _require_token() -> None:
-    """Make a Ray that starts on this machine refuse clients without its token: its ports are open to the network."""
+    """Make a Ray that starts on this machine refuse clients without its token. Its ports are open to the network."""
     if "ray" not in sys.modules:  # Ray reads the variable when it is imported; token mode is also its default
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _write_token() -> None:
-    """Write this user's token for Ray so that only the user can read it: Ray itself would write it readable by all."""
+    """Write this user's token for Ray so that only the user can read it. Ray itself would write it readable by all."""
     path = Path.home() / ".ray" / "auth_token"
     configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     if path.exists() or configured or os.environ.get("RAY_AUTH_MODE") == "disabled":
@@ -249,6 +251,6 @@ def stop_ray() -> None:
 
         import ray
 
-        for name in ("ray", "ray.data"):  # what threads that are still at work say of it explains nothing
+        for name in ("ray", "ray.data"):  # messages of threads that are still at work explain nothing
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         ray.shutdown()

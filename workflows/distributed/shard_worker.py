@@ -1,6 +1,6 @@
-"""The worker's side of the map over shards: a process of Ray's fills one shard after another.
+"""The worker's side of the map over shards: a Ray process that fills one shard after another.
 
-A Ray process stays from one step to the next with everything that it has imported, and within a step it also keeps its
+A Ray process stays from one step to the next with everything that it has imported. Within a step it also keeps its
 worker, with the model that it has loaded.
 """
 
@@ -23,18 +23,18 @@ from sparring.workflows.store import s3, transfer
 from sparring.workflows.store.availability import remade
 
 IDLE_SECONDS = 2.0
-"""After so long without a shard a process frees its worker, with its model and its memory."""
+"""Seconds without a shard after which a process frees its worker, with its model and its memory."""
 
 
 class Worker(Protocol):
-    """Built once in each process from plain values and paths; then called for each shard."""
+    """A worker. It is built once in each process from plain values and paths, and then called for each shard."""
 
     def __init__(self, *, threads: int, **constructor: Any) -> None: ...
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float] | None:
-        """Do the task and write its file (or directory) at `path`; may return seconds to add up over the shards.
+        """Do the task and write its file (or directory) at `path`. Return seconds to add up over the shards, or None.
 
-        A killed attempt's last seconds can be lost. What is a result belongs in the file.
+        A killed attempt's last seconds can be lost, so results belong in the file.
         """
 
 
@@ -54,9 +54,9 @@ class Filler:
         self.close()
 
     def fill(self, file: str, task: dict[str, Any]) -> dict[str, float]:
-        """Fill one shard; what the worker counted. The file appears whole or not at all.
+        """Fill one shard, and return the worker's counts. The file appears whole or not at all.
 
-        A file that is already there is left alone: a process that died may have finished it.
+        A file that is already there is left alone, since a process that died may have finished it.
         """
         counts: dict[str, float] = {}
         if not (self._out / file).exists():
@@ -72,15 +72,16 @@ class Filler:
 
 
 def fill_batch(batch: dict[str, Any], *, filler: dict[str, Any], map_id: str) -> Iterator[dict[str, Any]]:
-    """The function that Ray Data calls: a row for each shard as soon as it is done, none after one that failed.
+    """Fill a batch of shards for Ray Data. Yield a row for each shard as soon as it is done, and none after one that
+    failed.
 
-    An error is returned as text in its row: raised, it would reach the driver as one of Ray's, with Ray's advice.
+    An error is returned as text in its row. If raised, it would reach the driver as one of Ray's, with Ray's advice.
     """
     for file, size, task in zip(batch["file"], batch["size"], batch["task"], strict=True):
         row: dict[str, Any] = {"size": int(size), "counts": "", "time": "", "mistake": "", "failure": ""}
         try:
             timing.set_node(node_name())
-            timing.drain()  # what a shard that failed has left
+            timing.drain()  # leftovers of a shard that failed
             row["counts"] = json.dumps(_resident.fill(file, json.loads(task), filler, map_id))
             row["time"] = json.dumps(timing.drain())
         except UserError as error:
@@ -94,7 +95,7 @@ def fill_batch(batch: dict[str, Any], *, filler: dict[str, Any], map_id: str) ->
 
 
 class FillOnGPU:
-    """`fill_batch` as a class, of which Ray Data makes an actor."""
+    """`fill_batch` as a class, from which Ray Data makes an actor."""
 
     def __init__(self, **arguments: Any) -> None:
         self._arguments = arguments
@@ -115,7 +116,7 @@ class _Resident:
         self._map_id, self._last_used = "", 0.0
 
     def fill(self, file: str, task: dict[str, Any], filler: dict[str, Any], map_id: str) -> dict[str, float]:
-        """Fill a shard of the map with this id, by the filler that the map's first shard here has made."""
+        """Fill a shard of the map with this id, with the filler that the map's first shard in this process has made."""
         with self._lock:
             if map_id != self._map_id:
                 self._free()

@@ -1,11 +1,11 @@
 """The resumable map over shards, for encoding, BM25, scoring and search.
 
-Each shard has one file, which is renamed into place when it is whole; a shard whose file is there is not done again.
-Only descriptions of shards travel through Ray Data. A worker writes its results straight to the shard's file.
+Each shard has one file, which is renamed into place when it is whole. A shard whose file is there is not repeated. Only
+descriptions of shards travel through Ray Data. A worker writes its results straight to the shard's file.
 
-The map uses tasks of Ray, not a pool of actors, where it can. The processes that run tasks stay from one step to the
-next with everything that they have imported, so only a run's first step waits for Python, Ray and torch to start; a
-pool of actors is started anew for each step.
+If it can, the map uses Ray tasks and not a pool of actors. The processes that run tasks stay from one step to the next
+with everything that they have imported, so only a run's first step waits for Python, Ray and torch to start. A pool of
+actors starts anew for each step.
 """
 
 import json
@@ -38,25 +38,26 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 MAX_DEATHS = 4
-"""Times that Ray starts a process's batch of shards again after the process has died."""
+"""Number of times that Ray starts a batch of shards again after its process has died."""
 BATCH = 8
-"""Most shards that Ray hands to a process at once: enough work until Ray Data, which looks ten times a second, has seen
-that the process is done with the batch before."""
+"""Maximum number of shards that Ray hands to a process at once. Ray Data looks ten times a second whether a process is
+done, and this is enough work until then."""
 
 
 class Shard(NamedTuple):
-    """One piece of work, and the file for its result."""
+    """A piece of work, and the file for its result."""
 
     file: str
     """The file's name in the step's directory."""
     size: int
-    """Units of work in it, for the progress bar."""
+    """Number of units of work in it, for the progress bar."""
     task: dict[str, Any]
-    """Plain values for the worker. A path in the store, as text, becomes that of the worker's node."""
+    """Plain values for the worker. The text of a path in the store is replaced by the path on the worker's node."""
 
 
 def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
-    """Cut rows into shards of `size` rows. `start` and `stop` join the task; `file` has a place for a number."""
+    """Cut rows into shards of `size` rows. `start` and `stop` are added to the task. `file` has a place for a
+    number."""
     cuts = [(start, min(start + size, rows)) for start in range(0, rows, size)]
     return [
         Shard(file.format(number), stop - start, {**task, "start": start, "stop": stop})
@@ -67,7 +68,7 @@ def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
 def map_rows(
     worker: Any, rows: int, size: int, *, out: Path, machine: Machine, pool: Pool, unit: str, **constructor: Any
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Run `map_shards` over so many rows, `size` at a time, on a GPU if there is one.
+    """Run `map_shards` over `rows` rows, `size` at a time, on a GPU if there is one.
 
     Return the float32 numbers of all shards, one after another, and the workers' counts. The shards' files stay until
     their step removes them.
@@ -101,7 +102,7 @@ def map_shards(
         counts.update(attempts.counts(out, name))
     with Progress(out, total, unit, done=total - remaining) as progress:
         if waiting:
-            transfer.sync(out)  # what this step has written for its workers
+            transfer.sync(out)  # the files that this step has written for its workers
             run = _map_through_ray if machine.cluster.mode == "ray" else _map_inline
             advice = oom.map_advice(machine, pool, model="batch_tokens" in constructor, gpu=gpu)
             with oom.advise(advice), attempts.keeping(out, name, counts) as keep:
@@ -135,7 +136,7 @@ def _map_through_ray(
         "map_id": f"{out} {time.time_ns()}",
     }
     size = machine.workers(pool, len(shards), gpu=gpu)
-    # On a GPU a process of Ray's ends after each task, unless it belongs to an actor.
+    # On a GPU a Ray process ends after each task, unless it belongs to an actor.
     options: dict[str, Any] = (
         {
             "fn": FillOnGPU,
@@ -154,10 +155,12 @@ def _map_through_ray(
             "batch_size": None,
         }
     )
-    # Ray hands an actor its next shards before it has done the present one, so single shards are enough.
+    # Ray hands an actor its next shards before the present one is done, so single shards are enough.
     batches = cut_batches(rows, size, 1 if gpu else BATCH)
     items = data.from_blocks([pa.Table.from_pylist(batch) for batch in batches])
-    items.context.target_max_block_size = 1  # byte: the row of each shard comes at once, not with the batch's last
+    items.context.target_max_block_size = (
+        1  # one byte, so that the row of each shard comes at once and not with the batch's last
+    )
     with warnings.catch_warnings():
         # Ray 2.60 deprecates the only way to bound retries. Without a bound, a shard that kills its process is retried
         # for ever.
@@ -170,6 +173,7 @@ def _map_through_ray(
         # Ray Data goes on with fewer workers than `size`.
         kind, per_worker = ("GPU", pool.gpus) if gpu else ("CPU", float(pool.threads))
         nodes.wait_for_processors(ray, machine.cluster, kind, 1, per_worker)
+        nodes.wait_for_room(ray, machine.cluster, Resources(pool.threads, pool.gpus if gpu else 0))
         with timing.timed("start"):  # until the first shard is done; the workers' own times take precedence
             row = _next(rows_done)
         while row is not None:
@@ -198,7 +202,7 @@ def cut_batches(items: list[Any], workers: int, most: int) -> list[list[Any]]:
 
 
 def _rows(done: "Dataset") -> Generator[dict[str, Any]]:
-    """Yield rows as they come. `iter_rows` would fetch ahead, and so keep each row back until the next one is there."""
+    """Yield rows as they come. `iter_rows` would prefetch, and so delay each row until the next one is there."""
     with closing(iter(done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))) as batches:
         for batch in batches:
             yield from batch.to_pylist()

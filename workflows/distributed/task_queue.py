@@ -9,19 +9,19 @@ from sparring.components import timing
 
 
 class Failure(NamedTuple):
-    """Why a worker gave a task up."""
+    """Reason why a worker abandoned a task."""
 
     message: str
     user_error: bool
-    """Whether it is a mistake of the user's."""
+    """The reason is a mistake of the user's."""
     traceback: str
 
 
 class TaskQueue:
-    """An actor of Ray's through which the driver gives tasks and gets results.
+    """Ray actor through which the driver gives tasks and gets results.
 
-    The driver gives a task; each worker takes it, works on it together with the others, and says that it is done. The
-    result is that of the first worker (rank 0).
+    The driver gives a task. Each worker takes it, works on it together with the other workers, and reports that it is
+    done. The result is that of the first worker (rank 0).
     """
 
     def __init__(self, workers: int) -> None:
@@ -36,9 +36,9 @@ class TaskQueue:
         self._done: set[int] = set()
 
     async def give(self, task: dict[str, Any]) -> tuple[Any, list[timing.Interval], int, Failure | None]:
-        """Give the workers a task, and wait until all have done it or one has given it up.
+        """Give the workers a task, and wait until all have done it or one has abandoned it.
 
-        Returns the result, how the workers spent their time, how often the task was started, and why it was given up.
+        Return the result, how the workers spent their time, how often the task was started, and why it was abandoned.
         """
         async with self._changed:
             self._number, self._task, self._open, self._starts = self._number + 1, task, True, 0
@@ -49,14 +49,14 @@ class TaskQueue:
             return self._result, self._time, self._starts, self._failure
 
     async def take(self, last: int, *, rank: int) -> tuple[int, dict[str, Any]] | None:
-        """Wait for a task with a number above `last`: its number and the task; None after `close`."""
+        """Wait for a task with a number above `last`. Return its number and the task, or None after `close`."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._closed or (self._open and self._number > last))
             self._starts += rank == 0
             return None if self._closed else (self._number, self._task)
 
     async def done(self, number: int, result: Any, time: list[timing.Interval], *, rank: int) -> None:
-        """The worker with this rank has done the task with this number."""
+        """Report that the worker with this rank has done the task with this number."""
         async with self._changed:
             if number != self._number:
                 return  # the driver no longer waits for that task
@@ -68,7 +68,7 @@ class TaskQueue:
             self._changed.notify_all()
 
     async def give_up(self, number: int, failure: Failure) -> None:
-        """A worker has met an error in the task with this number that it would meet every time."""
+        """Report that a worker met an error in the task with this number that it would meet every time."""
         async with self._changed:
             if number == self._number and self._open:
                 self._failure, self._open = failure, False

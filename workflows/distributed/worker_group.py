@@ -1,7 +1,7 @@
-"""The groups of training workers of a driver. A group starts for a training and stays for the next ones.
+"""Groups of training workers. A group starts for a training and stays for the next ones.
 
 A `fit` of Ray Train takes seconds to start its processes, and as long again to import torch. So one `fit` serves all
-trainings of a driver that follow one another: its workers take task after task from a queue.
+consecutive trainings of a driver: its workers take task after task from a queue.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from sparring.workflows.distributed.task_queue import TaskQueue
 
 
 def train_together(work: Work, task: dict[str, Any], machine: Machine, *, storage: Path) -> Any:
-    """Have each of the profile's workers call `work(task)`; what the first of them (rank 0) returned.
+    """Let each of the profile's workers call `work(task)`. Return the result of the first worker (rank 0).
 
     After a worker has died all start the task again, as often as the profile's `retries` says. An error that would come
     every time, or comes once too often, is raised in the worker's own words. `storage` is a directory that all nodes
     see, for Ray Train's own files.
 
-    Workers that occupy what others wait for, a GPU or a place on a cluster, are shut down after each task.
+    Workers that occupy a resource that others wait for, such as a GPU or a place on a cluster, are shut down after each
+    task.
     """
     cluster, gpu = machine.cluster, machine.cuda
     ray = ray_session(cluster)
@@ -46,7 +47,7 @@ def train_together(work: Work, task: dict[str, Any], machine: Machine, *, storag
 
 
 def shut_down(*groups: _Group) -> None:
-    """Shut down the groups, or all that there are if none is named, and wait until their workers have ended."""
+    """Shut down the groups, or all existing ones if none is named, and wait until their workers have ended."""
     for group in groups or tuple(_groups):
         group.end()
         if group in _groups:
@@ -72,7 +73,7 @@ _acquiring = threading.Lock()
 
 
 class _Group:
-    """The workers of one `fit`, which runs in a process of Ray's, and the queue of their tasks."""
+    """The workers of one `fit`, which runs in a Ray process, and the queue of their tasks."""
 
     def __init__(self, spec: GroupSpec, storage: Path) -> None:
         import ray
@@ -91,7 +92,7 @@ class _Group:
         return self._is_alive() and not self._deaths and not self._abandoned
 
     def run(self, task: dict[str, Any]) -> Any:
-        """Have the workers do a task, and return its result."""
+        """Let the workers do a task, and return its result."""
         import ray
 
         self._abandoned = True  # until there is a result
@@ -124,7 +125,7 @@ class _Group:
         return self._session == _session() and not ray.wait([self._fit], timeout=0)[0]
 
     def _failure_reason(self) -> Exception:
-        """Say why the workers ended before the task was done."""
+        """Return the reason why the workers ended before the task was done."""
         import ray
 
         try:
@@ -134,7 +135,7 @@ class _Group:
 
 
 def _session() -> str:
-    """Name the present session of Ray, unlike all sessions before. Empty if there is none."""
+    """Name the present session of Ray, which differs from all earlier sessions. Return "" if there is none."""
     import ray
 
     context = ray.get_runtime_context() if ray.is_initialized() else None

@@ -80,13 +80,13 @@ class Rates:
     def seconds(self, node: Step, work: Work) -> float:
         """Time a step, with what it starts if no step before it has."""
         name = short_name(function_name(node.function))
-        return self._starts(name, work) + self._works(name, work)
+        return self._starts(work) + self._works(name, work)
 
-    def _starts(self, name: str, work: Work) -> float:
+    def _starts(self, work: Work) -> float:
         ray, models = self.site.cluster.mode == "ray" and work.pool != "driver", work.model is not None
         kind = "inline" if not ray else "train" if work.pool == "train" else "map"
-        seconds = STEP + (self._first("ray", RAY) if ray else 0.0) + (JAVA if name.startswith("lucene.") else 0.0)
-        if models or name.startswith("start."):
+        seconds = STEP + (self._first("ray", RAY) if ray else 0.0) + (JAVA if work.pool == "java" else 0.0)
+        if models or work.loads_models:
             seconds += self._first(kind, FIRST[kind], LATER[kind])
         elif ray:
             seconds += LATER[kind]
@@ -106,9 +106,9 @@ class Rates:
             stated = self.site.cluster.hardware
             overhead = work.updates * stated.update_seconds if stated is not None else 0.0
             return work.amount / self._operations(work) + overhead
-        if name == "ingest.ingest" and work.makes.read_seconds:
-            return float(work.amount * WRITING * work.makes.read_seconds)
-        if name.startswith("search.") and self.site.cuda:  # in fp32, a sixteenth of the rate in bf16
+        if work.read_seconds:
+            return float(work.amount * WRITING * work.read_seconds)
+        if work.multiplies and self.site.cuda:  # in fp32, a sixteenth of the rate in bf16
             return 2 * 16 * work.amount / self._operations(work)
         seconds = work.amount * SECONDS.get(name, SECONDS.get(name.partition(".")[0], ROW)) * self.slowness
         if work.pool in ("driver", "one"):
@@ -130,12 +130,12 @@ class Rates:
 
 
 def short_name(function: str) -> str:
-    """The module and the name of a step function."""
+    """Shorten a step function's dotted path to its module and its name."""
     return ".".join(function.rsplit(".", 2)[-2:])
 
 
 def rate_key(name: str, work: Work) -> str:
-    """What steps with the same rate have in common; empty if no model computes."""
+    """Name the rate of a step's model, which other steps may share. Empty if no model computes."""
     if work.model is None or not work.use:
         return ""
     config = work.model.config
@@ -147,7 +147,7 @@ def rates_of(site: Site, store: Store) -> Rates:
     stated = site.cluster.hardware
     if stated is None:
         slow, share = slowness()
-        return Rates(site, slow, share, learned(site, store))
+        return Rates(site, slow, share, learn_rates(site, store))
     models = (
         f"models run at {stated.share_of_peak:.0%} of {stated.gpu_teraflops:g} teraflops on each of "
         f"{site.gpus * site.nodes} GPUs"
@@ -162,7 +162,7 @@ def rates_of(site: Site, store: Store) -> Rates:
     return Rates(site, notes=notes)
 
 
-def learned(site: Site, store: Store) -> dict[str, float]:
+def learn_rates(site: Site, store: Store) -> dict[str, float]:
     """Learn the rates of models from all records in a store that this machine wrote with the same workers.
 
     Sizes flow through the records as they do through a graph.
@@ -192,7 +192,7 @@ def learned(site: Site, store: Store) -> dict[str, float]:
 
 
 def _resolved(value: Any, sizes: Mapping[str, Any]) -> Any:
-    """The inputs in a record, with sizes in the place of artifacts."""
+    """Replace the artifacts in a record's inputs by their sizes."""
     if isinstance(value, dict):
         if value.keys() == {"step"}:
             return sizes.get(value["step"], UNKNOWN)
@@ -212,7 +212,7 @@ def slowness() -> tuple[float, float]:
 
 
 def _loop() -> int:
-    """Some Python and some NumPy."""
+    """Run some Python and some NumPy."""
     numbers = np.random.default_rng(0).integers(0, 1000, 40_000)
     counts: dict[int, int] = {}
     for number in np.sort(numbers).tolist():

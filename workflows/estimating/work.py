@@ -13,7 +13,7 @@ import numpy as np
 
 from sparring.components.config import listing
 from sparring.components.models.shape import predicted_at_once, shape_of
-from sparring.components.retrieval.kind import DEFAULT, kind_named
+from sparring.components.retrieval.kind import DEFAULT, index_kind_named, kind_named
 from sparring.components.training.terms import declared
 from sparring.workflows.estimating.site import Pool, Site
 from sparring.workflows.estimating.sizes import (
@@ -84,6 +84,12 @@ class Work:
     needs: tuple[Need, ...] = ()
     warning: str = ""
     """Why the step is slower than necessary."""
+    loads_models: bool = False
+    """Whether the step imports what models need although no model computes."""
+    multiplies: bool = False
+    """Whether the units are products of vectors' numbers, which a GPU computes faster."""
+    read_seconds: float = 0.0
+    """Seconds to read one record of the source. If 0, they were not measured."""
 
 
 def work_of(function: str, site: Site, inputs: Mapping[str, Any]) -> Work | None:
@@ -215,7 +221,8 @@ def _ingest(site: Site, inputs: Inputs) -> Work:
     data = inputs.source
     needs = (Need("hashes of all ids", 24.0 * (data.documents + data.rows), "driver"),)
     kept = data.documents * (0.6 * data.characters + 8) + 60.0 * data.rows
-    return Work(amount=data.documents + 2.0 * data.rows, makes=data, kept=kept, needs=needs)
+    amount = data.documents + 2.0 * data.rows
+    return Work(amount=amount, makes=data, kept=kept, needs=needs, read_seconds=data.read_seconds)
 
 
 def _tokenize(site: Site, inputs: Inputs) -> Work:
@@ -230,13 +237,14 @@ def _tokenize(site: Site, inputs: Inputs) -> Work:
 
 def _start(site: Site, inputs: Inputs) -> Work:
     model = Model(inputs.config, shape_of(inputs.config))
-    return Work(amount=model.bytes, makes=model)
+    return Work(amount=model.bytes, makes=model, loads_models=True)
 
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
     data, needs = inputs.data, (Need("Java", HEAP, "one"),)
-    tokens, texts = data.documents * float(np.mean(data.document_lengths)), 0.5 * data.documents * data.characters
-    return Work(amount=tokens, makes=data, pool="java", kept=texts + 30 * data.documents, scratch=texts, needs=needs)
+    tokens = data.documents * float(np.mean(data.document_lengths))
+    kept = data.documents * index_kind_named("lexical").index_shape("", data.documents, data.characters).bytes
+    return Work(amount=tokens, makes=data, pool="java", kept=kept, scratch=kept, needs=needs)
 
 
 def _lucene_search(site: Site, inputs: Inputs) -> Work:
@@ -422,6 +430,7 @@ def _search(site: Site, inputs: Inputs) -> Work:
         pool="map",
         scratch=8.0 * makes.rows * -(-documents // 2**20),
         needs=tuple(needs),
+        multiplies=True,
     )
 
 
@@ -433,7 +442,7 @@ def _build_index(site: Site, inputs: Inputs) -> Work:
     index = Index(shape.factory, shape.bytes * vectors.count, shape.looks, shape.advice)
     held = index.bytes + 4.0 * vectors.width * shape.sample
     needs = (Need(f"an index {index.factory}", held, "one", index.advice),)
-    return Work(amount=shape.products * vectors.width, makes=index, pool="map", needs=needs)
+    return Work(amount=shape.products * vectors.width, makes=index, pool="map", needs=needs, multiplies=True)
 
 
 def _smaller_vectors(site: Site, inputs: Inputs) -> Work:

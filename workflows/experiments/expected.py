@@ -1,4 +1,4 @@
-"""What a paper has where a run has its results: the key `expected` of any experiment, which changes no step."""
+"""A paper's results, with which a run's are compared: the key `expected` of any experiment. It changes no step."""
 
 from typing import Any, Literal, Self
 
@@ -10,31 +10,31 @@ KEY = "expected"
 """The key, which recipes do not see."""
 
 Unit = Literal["percent", "share", "number"]
-"""What a paper's values are. A `number` is in the measure's own unit, such as words or seconds."""
+"""Unit of a paper's values. A `number` is in the measure's own unit, such as words or seconds."""
 
 FREE = ("seeds",)
-"""Keys that `--set` may change without the results being other than the paper's: how often it is measured."""
+"""Keys that `--set` may change while the results stay comparable with the paper's."""
 
 
 class ExpectedMeasure(Config):
-    """A measure's column of a table."""
+    """One column of a paper's table: the values of one measure."""
 
     measure: str = Field(min_length=1)
     """A measure as the run's table has it, such as RR@10 or Spearman, or a number of the report: `entropy`, `alignment`
     and `uniformity` of rated pairs, `words` of the queries that are issued (the generator as the collection), and of a
     system's cost `hours to index`, `GB of index`, `seconds to expand`, `seconds to rerank`, `seconds to retrieve`."""
     query: str | None = None
-    """The text of one query, whose value is meant. If null, the mean over all queries is meant."""
+    """Text of the query that the values are for. If null, they are means over all queries."""
     collection: str | None = None
-    """The collection or set, where a run has several. Null for that of a run with one."""
+    """The collection or set, for runs with several. If null, the run has one."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
-    """The paper's value of each system: a row of the run's table, or one that this run has not, under its own name."""
+    """The paper's value for each system, by name. Names that the run's table lacks are systems it does not measure."""
     unit: Unit | None = None
-    """What these values are. If null, they are what the table's other values are."""
+    """Unit of these values. If null, the unit of the table."""
     not_comparable: str = ""
-    """Why these values say nothing about the run's, where that is so."""
+    """Reason why the run's values cannot be compared with these. Empty if they can."""
     rows_not_comparable: dict[str, str] = {}
-    """The same of some systems alone, by system."""
+    """Such reasons for single systems, by system."""
 
     @model_validator(mode="after")
     def _names_its_rows(self) -> Self:
@@ -49,15 +49,15 @@ class Expected(Config):
     source: str = Field(min_length=1)
     """Author, year and table."""
     unit: Unit = "percent"
-    """What the values are."""
+    """Unit of the values."""
     of: list[ExpectedMeasure] = []
-    """Its columns."""
+    """Columns of the table."""
     unsaid: str = ""
-    """Why there are none: a figure whose points are in no table."""
+    """Reason why there are no columns, for example a figure whose points are in no table."""
     hardware: str = ""
-    """What the paper ran it on, where it says so."""
+    """Hardware of the paper's runs, if the paper names it."""
     not_comparable: str = ""
-    """Why none of the values says anything about the run's, where that is so."""
+    """Reason why the run's values cannot be compared with any of these. Empty if they can."""
 
     @model_validator(mode="after")
     def _has_columns_or_says_why_not(self) -> Self:
@@ -66,7 +66,8 @@ class Expected(Config):
         return self
 
     def after(self, assignments: list[str]) -> Self:
-        """Return the same for a run with `--set` values. If they change more than the seeds, no value is comparable."""
+        """Return the paper's results for a run with `--set` values. If these change more than the seeds, no value is
+        comparable."""
         changed = [assignment for assignment in assignments if assignment.partition("=")[0].split(".")[0] not in FREE]
         if not changed or self.not_comparable:
             return self

@@ -27,7 +27,7 @@ class NoSmallScale(UserError):
     """An experiment that has no small scale."""
 
     def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {SCALE}: there is no small one: {reason}")
+        super().__init__(f"{where}: {SCALE}: there is no small one: {reason}", key=SCALE, code="no-small-scale")
         self.reason = reason
 
 
@@ -43,12 +43,15 @@ def rescaled(tree: dict[str, Any], assignments: list[str], where: str) -> dict[s
     if scale is None:
         return override(tree, assignments)
     if scale != SMALL:
-        raise UserError(f"{where}: {SCALE}: {scale!r}; accepted: {SMALL}")
+        raise UserError(f"{where}: {SCALE}: {scale!r}; accepted: {SMALL}", key=SCALE, code="unknown-scale")
     if (reason := why_not(tree)) is not None:
         raise NoSmallScale(where, reason)
     changes = tree.get(SMALL) or {}
     if not isinstance(changes, dict):
-        raise UserError(f"{where}: {SMALL}: {changes!r}; accepted: `key.path: value`, or a line that says why not")
+        raise UserError(
+            f"{where}: {SMALL}: {changes!r}; accepted: `key.path: value`, or a line that says why not",
+            key=SMALL,
+        )
     tree = copy.deepcopy({key: value for key, value in tree.items() if key != SMALL})
     for path, value in changes.items():
         if not _is_left_out(tree, path):

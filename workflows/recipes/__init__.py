@@ -1,1 +1,1 @@
-"""One recipe a file: a `Config` and a `build(config)` that returns a graph of steps."""
+"""Recipes, one module each: a `Config` and a `build(config)` that returns the systems and the steps that make them."""

@@ -1,6 +1,8 @@
-"""AR2, adversarial retriever-ranker training (Zhang et al., 2022): the retriever learns to retrieve documents that the
-ranker takes for relevant, and the ranker learns to tell them from those that are. `Game.play` is the paper's Algorithm
-1, and "line" in this file is a line of it."""
+"""AR2, adversarial retriever-ranker training (Zhang et al., 2022).
+
+The retriever learns to retrieve documents that the ranker takes for relevant, and the ranker learns to tell these from
+the relevant ones. `Game.play` is the paper's Algorithm 1, and "line" in this file is a line of it.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -41,9 +43,10 @@ class RetrieverSide(Part):
 
     model: RetrieverConfig
     warm: TrainingPhase
-    """The warm-up before the game (Algorithm 1, line 2). Its ranked negatives come from BM25."""
+    """Warm-up before the game (Algorithm 1, line 2). Its ranked negatives come from BM25."""
     game: TrainingPhase
-    """Each round (lines 7 to 10). The ranker scores the groups beforehand, for losses that read a teacher."""
+    """Training in each round (lines 7 to 10). The ranker scores the groups beforehand, for losses that read a
+    teacher."""
 
 
 class RankerSide(Part):
@@ -51,28 +54,30 @@ class RankerSide(Part):
 
     model: CrossEncoderConfig
     encoder: Literal["model", "warm retriever"] = "model"
-    """What the ranker begins from: the pre-trained `model`, as in the paper, or the encoder of the warm retriever,
-    which has learnt from the collection already. Both must then be made from the same model."""
+    """Model that the ranker begins from. `model`: the pre-trained model, as in the paper. `warm retriever`: the encoder
+    of the warm retriever, which has already learnt from the collection. Both must then be made from the same model."""
     warm: TrainingPhase
-    """The warm-up before the game (Algorithm 1, line 5)."""
+    """Warm-up before the game (Algorithm 1, line 5)."""
     game: TrainingPhase
-    """Each round (lines 12 to 15)."""
+    """Training in each round (lines 12 to 15)."""
     prior: PriorConfig | None = None
-    """Scores that are added to the ranker's, where it reranks and where it teaches. Null for none, as in the paper."""
+    """Scores that are added to the ranker's, both when it reranks and when it teaches. Null adds none, as in the
+    paper."""
 
 
 class Controls(Part):
-    """Controls: the warm retriever trained on as many groups as in the game, with other losses and without a ranker."""
+    """Controls without a ranker: the warm retriever trained on as many groups as in the game, with other losses."""
 
     include: Annotated[list[Control], AfterValidator(distinct)] = []
-    """`ance` differs from the game in one thing, the ranker's scores, which its losses do not read: its negatives come
-    from its own ranking, refreshed as often as in the game (Zhang et al., 2022, Figure 4). `in-batch` is more of the
-    warm-up: its loss, and negatives from the warm retriever's ranking in all rounds. A control learns in each round,
-    also where a closed gate lets the game's retriever learn nothing."""
+    """Controls to train. `ance` is the game without the ranker's scores (Zhang et al., 2022, Figure 4). Its negatives
+    come from its own ranking, refreshed as often as in the game, but its losses do not read a teacher. `in-batch`
+    continues the warm-up: its loss, and negatives from the warm retriever's ranking in all rounds. A control learns in
+    each round, even if a closed gate stops the game's retriever."""
     in_batch: list[LossTerm] = []
-    """Its losses: those of the retriever's warm-up."""
+    """Losses of `in-batch`. They should be those of the retriever's warm-up."""
     ance: list[LossTerm] = []
-    """Its losses: the game's, with cross entropy over the group in place of those that read the ranker's scores."""
+    """Losses of `ance`. They should be the game's, with cross entropy over the group instead of those that read the
+    ranker's scores."""
 
     @model_validator(mode="after")
     def _trained(self) -> Self:
@@ -82,7 +87,7 @@ class Controls(Part):
         return self
 
     def losses(self, name: Control) -> list[LossTerm]:
-        """A control's losses."""
+        """Return a control's losses."""
         return self.in_batch if name == "in-batch" else self.ance
 
 
@@ -91,28 +96,28 @@ class Config(StartedConfig, SizesKey):
 
     recipe: Literal["ar2"]
     rounds: int = Field(ge=1)
-    """Rounds of the game, which train both models once each."""
+    """Number of rounds of the game. Each round trains both models once."""
     order: Literal["released", "paper"] = "released"
-    """The order inside a round. `released`, as in the public code: ranker, retriever, refresh. `paper`, as in Algorithm
-    1: retriever, refresh, ranker. Both are the same cycle, begun at another place. With `released` the first retriever
+    """Order inside a round. `released`, as in the public code: ranker, retriever, refresh. `paper`, as in Algorithm 1:
+    retriever, refresh, ranker. Both are the same cycle with another beginning. With `released` the first retriever
     learns from a ranker that was trained once more, and the last ranker has not seen the last retriever's ranking."""
     retriever: RetrieverSide
     ranker: RankerSide
     gate: GateConfig | Literal[False] = GateConfig()
-    """The retriever learns in a round if the ranker's order of the queries of `evaluate.select` is better than its own.
-    A ranker whose order is not has nothing to teach: the retriever stays as it is, and the ranker learns all the same.
-    False lets it learn in every round, as in the paper."""
+    """Gate of each round. The retriever learns in a round only if the ranker orders the queries of `evaluate.select`
+    better than the retriever does. A worse ranker has nothing to teach: the retriever stays as it is, and only the
+    ranker learns. False opens the gate in every round, as in the paper."""
     score: ScoreConfig = ScoreConfig()
     rerank: RerankConfig = RerankConfig()
     refresh_every: int = Field(1, ge=1)
-    """Rounds from one refresh of the ranking to the next (line 11; the paper and its code: 1). The last round always
-    refreshes."""
+    """Number of rounds from one refresh of the ranking to the next (line 11). In the paper and its code it is 1. The
+    last round always refreshes."""
     other_rerankings: list[Literal["rounds", "grid", "fused"]] = ["fused"]
-    """Further rankings to rerank and measure. The warm retriever's ranking by the warm ranker and the last retriever's
-    by the last ranker are always measured. `rounds`: every round's ranking by its own ranker (Figure 3). `grid`: the
+    """Further rankings to rerank and measure. The warm retriever's ranking by the warm ranker, and the last retriever's
+    by the last ranker, are always measured. `rounds`: every round's ranking by its own ranker (Figure 3). `grid`: the
     warm and the last ranking, each by the warm and the last ranker (Table 3). `fused`: the warm and the last ranking,
-    each fused with BM25's and reranked by its own ranker. The difference between the two says what the game adds to a
-    system that is deployed."""
+    each fused with BM25's and reranked by its own ranker. The difference between these two shows what the game adds to
+    a deployed system."""
     controls: Controls = Controls()
 
     @model_validator(mode="after")
@@ -135,20 +140,20 @@ class Config(StartedConfig, SizesKey):
         return self
 
     def refreshes_after(self, round: int) -> bool:
-        """Whether a round refreshes the ranking."""
+        """Check whether a round refreshes the ranking."""
         return round == self.rounds or round % self.refresh_every == 0
 
     def reranks_after(self, round: int) -> bool:
-        """Whether what a round's retriever retrieves is reranked and measured."""
+        """Check whether a round's ranking is reranked and measured."""
         return round == self.rounds or ("rounds" in self.other_rerankings and self.refreshes_after(round))
 
     def in_round(self, i: int, phase: TrainingPhase) -> TrainingPhase:
-        """One round's training."""
+        """Return the training of one round."""
         return phase.model_copy(update={"train": in_round(phase.train, i, self.rounds)})
 
 
 def build(config: Config) -> Outcome:
-    """The graph: one game a seed on one collection, and the results."""
+    """Build the graph: one game per seed on one collection, and the results."""
     collection = Collection(config)
     retriever = collection.initial_model("start retriever", config.retriever.model)
     results = Results(collection, config)
@@ -173,10 +178,10 @@ def build(config: Config) -> Outcome:
 
 
 def comparisons(config: Config) -> list[tuple[str, str]]:
-    """Systems with their baselines. The first comparison is the one that the run is made for.
+    """List systems with their baselines. The first comparison is the purpose of the run.
 
     Each system of the last round is compared with the same system before the game, so that a reader sees how much of
-    the gain precedes it.
+    the gain precedes the game.
     """
     last = f"retriever {config.rounds}"
     pairs = [(last, "warm retriever"), (f"ranker over {last}", "warm ranker over warm retriever")]
@@ -194,7 +199,7 @@ def comparisons(config: Config) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Game:
-    """One seed's game."""
+    """The game of one seed."""
 
     config: Config
     collection: Collection
@@ -202,7 +207,8 @@ class Game:
     seed: int
 
     def play(self, retriever: Model) -> tuple[Dense, Model]:
-        """Play Algorithm 1 from a start model (line 1); what the last retriever retrieves, and the last ranker."""
+        """Play Algorithm 1 from a start model (line 1). Return the last retriever with its ranking, and the last
+        ranker."""
         config = self.config
         with in_phase(WARM_UP):
             retriever = self.warm_up_retriever(retriever)  # line 2
@@ -233,7 +239,7 @@ class Game:
         return retrieval, ranker
 
     def warm_up_retriever(self, start: Model) -> Model:
-        """Line 2: train as DPR is trained, with negatives from BM25's ranking where the config asks for some."""
+        """Train as DPR does (line 2), with negatives from BM25's ranking if the config asks for some."""
         warm = self.config.retriever.warm
         return phase(
             self.label("warm retriever"),
@@ -246,7 +252,7 @@ class Game:
         )
 
     def warm_up_ranker(self, retrieval: Dense) -> Model:
-        """Line 5: train on negatives that the warm retriever retrieved."""
+        """Train on negatives that the warm retriever retrieved (line 5)."""
         config, encoder = self.config.ranker, None if self.config.ranker.encoder == "model" else retrieval.model
         label = "start ranker" if encoder is None else self.label("start ranker")
         start = self.collection.initial_model(label, config.model, objective="ranker", encoder=encoder)
@@ -262,9 +268,9 @@ class Game:
         )
 
     def train_retriever(self, i: int, retriever: Model, ranker: Model, retrieval: Dense) -> Model:
-        """Lines 7 to 10: retrieve what the ranker takes to be relevant.
+        """Train the retriever to retrieve what the ranker takes to be relevant (lines 7 to 10).
 
-        The ranker is frozen meanwhile, so its scores of all groups are computed beforehand.
+        The ranker is frozen during this training, so it scores all groups beforehand.
         """
         config = self.config.in_round(i, self.config.retriever.game)
         seed = [self.seed, "retriever", i]
@@ -291,7 +297,7 @@ class Game:
         )
 
     def train_ranker(self, i: int, ranker: Model, retrieval: Dense) -> Model:
-        """Lines 12 to 15: tell the relevant documents from the hard negatives that were retrieved."""
+        """Train the ranker to tell the relevant documents from the retrieved hard negatives (lines 12 to 15)."""
         return phase(
             self.label(f"ranker {i}"),
             self.collection,
@@ -303,7 +309,8 @@ class Game:
         )
 
     def refresh(self, system: str, retriever: Model, *, round: int) -> Dense:
-        """Line 11 (3 and 4 before the game): rank the collection anew for both models, and measure the ranking."""
+        """Rank the collection again for both models, and measure the ranking (line 11; before the game lines 3 and
+        4)."""
         return self.results.refresh(system, retriever, seed=self.seed, round=round, entropy=True)
 
     def rerank(
@@ -315,12 +322,13 @@ class Game:
         round: int | None = None,
         over: System | None = None,
     ) -> None:
-        """Rerank what a retriever retrieved, or the rankings of another system that it is a part of, and measure it."""
+        """Rerank what a retriever retrieved, or the rankings of another system that contains the retriever, and measure
+        it."""
         reranked = self.reranking(system, ranker, retrieval, over)
         self.results.add(system, reranked, seed=self.seed, round=round, queries=self.config.rerank.queries)
 
     def reranking(self, label: str, ranker: Model, retrieval: Dense, over: System | None = None) -> Reranked:
-        """A ranker over what a retriever retrieved, or over another system that it is a part of."""
+        """Return a ranker over what a retriever retrieved, or over another system that contains the retriever."""
         config, prior = self.config, self.config.ranker.prior
         scores: dict[str, System] = {"retriever": retrieval, "bm25": self.collection.lexical}
         priors = {} if prior is None else {str(name): scores[name] for name in prior.scores}
@@ -335,7 +343,8 @@ class Game:
         )
 
     def fuse_with_bm25(self, system: str, retrieval: Dense, by: str, ranker: Model) -> None:
-        """Interpolate BM25's ranking with a retriever's, and measure it. With `fused`, rerank it and measure that."""
+        """Interpolate BM25's ranking with a retriever's, and measure it. If `other_rerankings` has `fused`, rerank it
+        and measure that too."""
         name = f"BM25 + {system}, interpolated"
         fused = fused_with_bm25(self.label(name), self.collection, retrieval, self.config, INTERPOLATED)
         self.results.add(name, fused, seed=self.seed)
@@ -347,7 +356,7 @@ class Game:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
         config, game = self.config, self.config.retriever.game
         train = game.train.model_copy(update={"losses": config.controls.losses(name)})
-        screen = None if game.screen is None else game.screen.model_copy(update={"vote": None})  # which asks a ranker
+        screen = None if game.screen is None else game.screen.model_copy(update={"vote": None})  # a vote needs a ranker
         training = game.model_copy(update={"screen": screen, "train": train})
         retriever, retrieval = warm_retrieval.model, warm_retrieval
         for i in range(1, config.rounds + 1):
@@ -369,5 +378,5 @@ class Game:
                 self.results.add(system, retrieval, seed=self.seed, round=on_curve, entropy=True)
 
     def label(self, text: str) -> str:
-        """A step's label, with the seed where there are several."""
+        """Return a step's label, with the seed if there are several."""
         return seeded(text, self.seed, self.config)

@@ -39,7 +39,7 @@ BY_NEIGHBOURS = "by neighbours"
 
 
 class InterpolationConfig(FusionConfig):
-    """How two rankings' scores are mixed. The paper gives neither the weight nor the normalisation."""
+    """Fusion of two rankings' scores. The paper gives neither the weight nor the normalisation."""
 
     how: Literal["interpolate"] = "interpolate"
 
@@ -50,30 +50,33 @@ class Config(RetrievalConfig):
     recipe: Literal["coder"]
     retriever: DualEncoderConfig
     warm: TrainingPhase | None = None
-    """How the base model is trained from the start model, as DPR is. Its ranked negatives come from BM25. Null where
-    the start model is the base model."""
+    """Training of the base model from the start model, as DPR's. Its ranked negatives come from BM25. Null takes the
+    start model as the base model."""
     context: ContextConfig = ContextConfig()
-    """N candidates of a training query (Algorithm 1, line 3)."""
+    """The N candidates of each training query (Algorithm 1, line 3)."""
     smooth: SmoothConfig | None = None
-    """How labels are smoothed (lines 4 to 8). Null for CODER alone, on the labels as they are."""
+    """Smoothing of the labels (lines 4 to 8). Null trains CODER alone, on the original labels."""
     documents: Literal["fixed", "learned"] = "fixed"
-    """`fixed`: only the query encoder is trained, against the base model's document vectors. `learned`: both encoders
-    are, and each round makes labels anew from the vectors of its time (the paper's Limitations). Then every update
-    encodes its candidates, so contexts should be small."""
+    """Document vectors. `fixed`: only the query encoder is trained, against the base model's document vectors.
+    `learned`: both encoders are trained, and each round makes labels from its own vectors (the paper's Limitations).
+    Then every update encodes its candidates, so contexts should be small."""
     rounds: int = Field(1, ge=1)
-    """In each, contexts are retrieved and labels are smoothed anew, and the model is trained on them."""
+    """Number of rounds. In each round contexts are retrieved and labels smoothed again, and the model is trained on
+    them."""
     train: TrainConfig | None = None
-    """Null to rerank what the base model retrieves, and train nothing."""
+    """Training of CODER. Null trains nothing, and reranks what the base model retrieves."""
     temperature: TemperatureConfig = TemperatureConfig()
-    """T of line 9, for fixed documents. With learned documents each loss has its own."""
+    """Temperature T of line 9, for fixed documents. With learned documents each loss has its own temperature."""
     rerank: NeighboursRerankConfig | None = None
-    """How rankings are reranked by neighbours (section 3.1). Null for no reranking."""
+    """Reranking by neighbours (section 3.1). Null does not rerank."""
     rerank_chosen: ChooseConfig | None = None
-    """Rerank also with numbers that are chosen by what they do for other queries, without any training."""
+    """Reranking by neighbours with parameters that are chosen on other queries, without any training. Null does not
+    rerank with them."""
     interpolate: InterpolationConfig | None = None
-    """Interpolate the base model's ranking with CODER's, as it is and reranked (Table 2)."""
+    """Interpolation of the base model's ranking with CODER's, as it is and reranked (Table 2). Null does not
+    interpolate."""
     pictures: PicturesConfig | None = PicturesConfig()
-    """Of the first seed's labels, predictions and training, where documents are fixed. Null for none."""
+    """Charts of the first seed's labels, predictions and training, for fixed documents. Null draws none."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -85,15 +88,16 @@ class Config(RetrievalConfig):
             return self
         if self.context.size < 2:
             raise ValueError(
-                f"context.size: {self.context.size}: a document is told from others of its context; accepted: 2 or more"
+                f"context.size: {self.context.size}: a loss compares a document with the rest of its context; "
+                "accepted: 2 or more"
             )
         if self.context.size > self.k:
-            raise ValueError(f"context.size: {self.context.size} candidates, and k: {self.k} documents are retrieved")
+            raise ValueError(f"context.size: {self.context.size} candidates, but only k: {self.k} are retrieved")
         return self
 
 
 def build(config: Config) -> Outcome:
-    """The graph: one base model and one CODER a seed, and the results."""
+    """Build the graph: one base model and one CODER per seed, and the results."""
     collection = Collection(config)
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
@@ -115,12 +119,12 @@ def build(config: Config) -> Outcome:
 
 
 def base_name(config: Config) -> str:
-    """What the base model is called."""
+    """Name the base model."""
     return "warm retriever" if config.warm is not None else "start model"
 
 
 def comparisons(config: Config) -> list[tuple[str, str]]:
-    """Systems with their baselines. The first comparison is the one that the run is made for."""
+    """List systems with their baselines. The first comparison is the purpose of the run."""
     base = base_name(config)
     pairs = [("CODER", base)] if config.train is not None else []
     for system in [base, "CODER"] if config.train is not None else [base]:
@@ -134,17 +138,17 @@ def comparisons(config: Config) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Training:
-    """One seed's base model and training."""
+    """Base model and training of one seed."""
 
     config: Config
     collection: Collection
     results: Results
     seed: int
     figures: list[Step]
-    """Those of the seeds so far; this one's are added."""
+    """Figures of the seeds so far. This seed's figures are added."""
 
     def run(self, start: Model) -> Dense:
-        """Algorithm 1 from a start model; what the last retriever retrieves."""
+        """Run Algorithm 1 from a start model. Return the last retriever with its ranking."""
         config, base = self.config, base_name(self.config)
         with in_phase(UNTRAINED if config.warm is None else WARM_UP):
             retrieval = self.retrieve_with_base_model(start)  # lines 1 to 3
@@ -171,7 +175,7 @@ class Training:
         return retrieval
 
     def retrieve_with_base_model(self, start: Model) -> Dense:
-        """Lines 1 to 3: the base model, and what it retrieves."""
+        """Train the base model, and retrieve with it (lines 1 to 3)."""
         config, label, model = self.config, base_name(self.config), start
         if config.warm is not None:
             label = self.label(label)
@@ -188,7 +192,7 @@ class Training:
         return refresh(label, self.collection, model, config)
 
     def contexts(self, i: int, retrieval: Dense) -> Step:
-        """Line 3: the training queries' contexts, with the labels as they are."""
+        """Return the training queries' contexts with the original labels (line 3)."""
         return step(
             self.label(f"contexts {i}"),
             contexts,
@@ -200,7 +204,7 @@ class Training:
         )
 
     def smoothed(self, i: int, retrieval: Dense, groups: Step) -> Step:
-        """Lines 4 to 8: the same contexts with smoothed labels, where the config asks for them."""
+        """Return the same contexts with smoothed labels, if the config asks for them (lines 4 to 8)."""
         if self.config.smooth is None:
             return groups
         return step(
@@ -214,7 +218,7 @@ class Training:
         )
 
     def fine_tune(self, i: int, retrieval: Dense, groups: Step) -> Model:
-        """Line 9: fit the target distribution. Validation is on contexts of other queries, with labels as they are."""
+        """Fit the target distribution (line 9). Validation uses contexts of other queries, with the original labels."""
         config, dev, model = self.config, None, retrieval.model
         assert config.train is not None
         if (look := config.train.validate_on_dev) is not None:
@@ -247,14 +251,14 @@ class Training:
         )
 
     def refresh(self, i: int, before: Dense, retriever: Model) -> Dense:
-        """What the retriever retrieves now. Documents whose vectors are fixed are not encoded again."""
+        """Retrieve with the retriever. Documents whose vectors are fixed are not encoded again."""
         label = self.label(f"CODER {i}")
         if self.config.documents == "learned":
             return refresh(label, self.collection, retriever, self.config)
         return replace(before, label=label, model=retriever)
 
     def draw(self, before: Dense, groups: Step, labels: Step, after: Dense) -> None:
-        """Figures 2 and 11 to 13, of the last round."""
+        """Draw Figures 2 and 11 to 13, of the last round."""
         config = self.config
         assert config.pictures is not None
         inner_product = NeighboursConfig(mix=1.0, geometric="none")
@@ -288,10 +292,10 @@ class Training:
             systems[f"{BY_NEIGHBOURS}, chosen"] = ByNeighbours(label, retrieval, choose, with_split=False)
         for kind, reranked in systems.items():
             if not kind and config.warm is None and system == base_name(config):
-                continue  # the start model, which is measured already
+                continue  # the start model is measured already
             self.results.add(f"{system} {kind}".strip(), reranked, seed=self.seed, entropy=not kind)
         return systems
 
     def label(self, text: str) -> str:
-        """A step's label, with the seed where there are several."""
+        """Return a step's label, with the seed if there are several."""
         return seeded(text, self.seed, self.config)

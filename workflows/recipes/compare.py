@@ -1,7 +1,8 @@
-"""Several experiments in one table: the same systems of each, measured side by side and compared with one of them.
+"""Compare several experiments in one table: the same systems of each, measured side by side and compared with one of
+them.
 
 Steps that experiments share, such as a collection or a warm-up, run once, as everywhere. A grid over one experiment,
-such as the sizes of models in Moiseev et al. (2023), is that experiment several times with other numbers.
+such as the model sizes in Moiseev et al. (2023), is that experiment several times with other numbers.
 """
 
 from dataclasses import replace
@@ -16,42 +17,41 @@ from sparring.components.yaml_files import Assignments
 from sparring.workflows.experiments import loading
 from sparring.workflows.stages.sizes import tables
 from sparring.workflows.steps.pictures import along
-from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.store.dag import in_phase, relabelled, step
 from sparring.workflows.systems.phases import EVALUATION
 from sparring.workflows.systems.rows import Outcome, Row, gathered, labels_apart, system_names
 
 
 class Variant(Part):
-    """An experiment with other numbers than its file's."""
+    """An experiment with other values than those in its file."""
 
     file: str
-    """The experiment's file, relative to where you run or to this config."""
+    """File of the experiment, relative to where you run or to this config."""
     sets: Assignments = Field(min_length=1)
-    """`key.path=value`, as `--set` has it."""
+    """Changed values, `key.path=value`, as for `--set`."""
 
 
 class Config(Part):
-    """Experiments by name, and which of their systems are compared."""
+    """Experiments by name, and the systems of them that are compared."""
 
     recipe: Literal["compare"]
     experiments: dict[str, str | Variant] = Field(min_length=2)
-    """By the name that tables show: the experiment's file, relative to where you run or to this config, perhaps with
-    other numbers."""
+    """Experiments by the name that tables show. Each is a file, relative to where you run or to this config, or a file
+    with changed values."""
     baseline: str
-    """The experiment that the others are compared with."""
+    """Name of the experiment that the remaining experiments are compared with."""
     against: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
-    """By name, experiments that are compared with another than the baseline, or with several."""
+    """Experiments, by name, that are compared with another experiment than the baseline, or with several."""
     systems: Annotated[list[str], AfterValidator(distinct)] = Field(min_length=1)
     """The systems of each experiment that are compared. Tables call them `experiment: system`."""
     other_systems: Annotated[list[str], AfterValidator(distinct)] = []
-    """Further systems of the baseline, which it is compared with too."""
+    """Further systems of the baseline that its own systems are compared with."""
     sets: Assignments = []
-    """`key.path=value` for every experiment, as `--set` has it: `seeds=[1, 2, 3]`."""
+    """Changed values for every experiment, `key.path=value`, as for `--set`: `seeds=[1, 2, 3]`."""
     axis: str = "number"
-    """The name of the charts' axis, such as `layers`."""
+    """Name of the charts' axis, such as `layers`."""
     curves: dict[str, dict[int, str]] = {}
-    """The lines of a chart that the report has of each measure: by a line's name, the experiment at each place of the
+    """Lines of the report's charts, one chart per measure. For each line's name, the experiment at each place of the
     axis."""
 
     @model_validator(mode="after")
@@ -77,7 +77,7 @@ class Config(Part):
         return [opponents] if isinstance(opponents, str) else opponents
 
     def variant(self, name: str) -> tuple[Path, list[str]]:
-        """Return an experiment's file, and what is set in it."""
+        """Return an experiment's file, and the values that are changed in it."""
         variant = self.experiments[name]
         file, sets = (variant, []) if isinstance(variant, str) else (variant.file, variant.sets)
         return Path(file), [*self.sets, *sets]
@@ -129,7 +129,7 @@ def build(config: Config) -> Outcome:
 
 
 def _note(outcomes: dict[str, Outcome]) -> str:
-    """Say what a reader must know of the start models: once if all experiments share it, else by name."""
+    """Describe the start models for readers of the results: once if all experiments share it, otherwise by name."""
     notes: dict[str, list[str]] = {}
     for name, outcome in outcomes.items():
         notes.setdefault(outcome.note, []).append(name)
@@ -155,7 +155,7 @@ def _check_sets(systems: list[Row]) -> None:
     """Raise ValueError if labelled sets of one name have different data: ids do not tell sentences apart."""
     sets: dict[tuple[str, str], Row] = {}
     for system in systems:
-        if system.metrics.function not in (similarity, transfer):
+        if system.encoder is None:
             continue
         first = sets.setdefault((system.collection, system.split), system)
         if first.data.fingerprint != system.data.fingerprint:
@@ -166,7 +166,8 @@ def _check_sets(systems: list[Row]) -> None:
 
 
 def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
-    """Merge the parts of collections in all experiments. None if none has averages. ValueError if two disagree."""
+    """Merge the parts of collections in all experiments. Return None if no experiment has averages. ValueError if two
+    disagree."""
     averaged = {name: outcome.parts for name, outcome in outcomes.items() if outcome.parts is not None}
     parts: dict[str, str | None] = {}
     for name, wholes in averaged.items():
@@ -180,7 +181,7 @@ def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
 
 
 def _measured(config: Config, name: str, outcome: Outcome, system: str) -> list[Row]:
-    """List the rows of an experiment's system, by seed, without a round: one system has no curve by rounds.
+    """List the rows of an experiment's system, by seed, without a round, because one system has no curve over rounds.
     ValueError if there is no such system."""
     measured = [replace(row, round=None) for row in outcome.rows if row.name == system]
     if not measured:

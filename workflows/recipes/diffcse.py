@@ -28,13 +28,14 @@ class Config(SentencesConfig):
 
     recipe: Literal["diffcse"]
     data: AnySource
-    """The texts: a collection's documents."""
+    """Texts to learn from: a collection's documents."""
     seeds: Annotated[list[int], AfterValidator(distinct)] = Field([1], min_length=1)
-    """One whole training for each. Tables show the mean over them, and comparisons are between means."""
+    """Seeds. Each is one whole training. Tables show the mean over them, and comparisons are between means."""
     retriever: DualEncoderConfig
-    """The encoder. What is learnt is its document side."""
+    """The encoder. Its document side is trained."""
     pretrain: Pretraining
-    """SimCSE or DiffCSE, perhaps after others, such as masked language modelling. Each is measured."""
+    """Training: SimCSE or DiffCSE, perhaps after other trainings such as masked language modelling. Each is
+    measured."""
 
     @model_validator(mode="after")
     def _learns_sentences(self) -> Self:
@@ -48,7 +49,7 @@ class Config(SentencesConfig):
 
 
 def build(config: Config) -> Outcome:
-    """Train one encoder a seed, and measure it beside the start model."""
+    """Train one encoder per seed, and measure it next to the start model."""
     texts = CollectionConfig(data=config.data, seeds=config.seeds, tokens=config.tokens)
     collection = Collection(texts)
     begun = collection.initial_model("start retriever", config.retriever)
@@ -66,5 +67,5 @@ def build(config: Config) -> Outcome:
 
 
 def _with(reads: DualEncoderConfig, trained: Step, collection: Collection) -> Model:
-    """A trained encoder on another collection."""
+    """Return a trained encoder on another collection."""
     return collection.initial_model("start retriever", reads).after(trained)

@@ -1,4 +1,5 @@
-"""DPR: a dual encoder trained with in-batch negatives, and perhaps BM25's as hard ones (Karpukhin et al. 2020)."""
+"""DPR: a dual encoder trained with in-batch negatives, and optionally with BM25's hard negatives (Karpukhin et al.,
+2020)."""
 
 from typing import Literal, Self
 
@@ -33,14 +34,14 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
     recipe: Literal["dpr"]
     retriever: RetrieverConfig
     negatives: MineConfig = MineConfig(negatives=1)
-    """Hard negatives of a group, from BM25's ranking. `negatives: 0` for in-batch ones alone."""
+    """Hard negatives of a group, from BM25's ranking. `negatives: 0` uses in-batch negatives alone."""
     screen: ScreenConfig | None = None
-    """False-negative control over BM25's ranking. Null leaves out judged documents and copies of them alone."""
+    """False-negative control over BM25's ranking. Null leaves out only judged documents and copies of them."""
     train: TrainConfig | None = None
-    """Null to measure the start model alone."""
+    """Training of the retriever. Null trains nothing, and measures the start model."""
     second_stage: TrainConfig | None = None
-    """A second stage, from the weights that the first ends with, on groups of its own. PAIR's has the plain loss (Ren
-    et al. 2021). The model after it is measured. Null for one stage."""
+    """Second stage, which begins with the weights of the first, on groups of its own. In PAIR it has the plain loss
+    (Ren et al., 2021). The model after it is measured. Null has one stage."""
 
     def phase(self, training: TrainConfig) -> TrainingPhase:
         """Return a stage's groups and training."""
@@ -50,17 +51,17 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
     @model_validator(mode="after")
     def _first(self) -> Self:
         if self.second_stage is not None and self.train is None:
-            raise ValueError("second_stage: a second stage wants a first: `train`")
+            raise ValueError("second_stage: it needs a first stage; set `train`")
         for key in ("pretrain", "start_from"):
             if getattr(self, key) is not None and self.train is None:
-                raise ValueError(f"{key}: it is what a training begins from, and there is none: `train`")
+                raise ValueError(f"{key}: a training begins from it, and there is no training; set `train`")
         check_difference(self.difference, self.train, self.second_stage)
         check_candidates(self.negatives, self.train, self.second_stage)
         return self
 
 
 def build(config: Config) -> Outcome:
-    """Train one retriever a seed, and measure it beside what needs no training."""
+    """Train one retriever per seed, and measure it next to systems that need no training."""
     collection = Collection(config)
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)

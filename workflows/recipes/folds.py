@@ -1,7 +1,8 @@
-"""Cross-validation: an experiment once a fold of the judged queries, and one table over all of them.
+"""Cross-validate: run an experiment for each fold of the judged queries, and join the results in one table.
 
-For a collection with so few judged queries that none can be spared. Each fold trains on the other queries, selects on
-one part of those, and is measured on its own, so every query is measured once, by models that have not seen it.
+This is for a collection with so few judged queries that none can be spared. Each fold trains on the remaining queries,
+selects on one part of those, and is measured on its own. So every query is measured once, by models that have not seen
+it.
 """
 
 import json
@@ -23,7 +24,7 @@ from sparring.workflows.systems.rows import Outcome, Row, gathered, labels_apart
 
 SPLITS = ("train", "dev", "test")
 SELECTED: dict[str, Kind] = {"best by dev": "all", "best untrained by dev": "untrained"}
-"""Rows of what each fold selects itself, by the kind of system."""
+"""Names of the rows for the systems that each fold selects, with the kind of system."""
 
 
 class Config(Part):
@@ -31,14 +32,15 @@ class Config(Part):
 
     recipe: Literal["folds"]
     experiment: str
-    """The experiment's file, relative to where you run or to this config: one collection, measured on `test`, with its
-    systems selected on `dev`."""
+    """File of the experiment, relative to where you run or to this config. It has one collection, is measured on
+    `test`, and selects its systems on `dev`."""
     sets: Assignments = []
-    """`key.path=value` for the experiment, as `--set` has it."""
+    """Changed values for the experiment, `key.path=value`, as for `--set`."""
     folds: int = Field(5, ge=3)
-    """Each is measured once; the next one is dev meanwhile, and the others are trained on."""
+    """Number of folds. Each fold is measured once. The next fold is then dev, and the remaining folds are trained
+    on."""
     of: str = "test"
-    """The split whose queries are divided, by their ids."""
+    """Split whose queries are divided, by their ids."""
 
     @model_validator(mode="after")
     def _makes_the_splits(self) -> Self:
@@ -100,8 +102,8 @@ def build(config: Config) -> Outcome:
 
 
 def _check_held_out(config: Config) -> None:
-    """Raise ValueError if the experiment holds out splits that a fold does not make: a fold's splits replace them."""
-    data = loading.tree_of(Path(config.experiment), config.sets).get("data")
+    """Raise ValueError if the experiment holds out splits that a fold does not make. A fold's splits replace them."""
+    data = loading.read_tree(Path(config.experiment), config.sets).get("data")
     held = data.get("hold_out") if isinstance(data, dict) else None
     if further := [split for split in held or () if split not in SPLITS]:
         raise ValueError(
@@ -116,7 +118,7 @@ def _seeds(outcome: Outcome) -> list[int]:
 
 @in_phase(EVALUATION)
 def _over_all(outcomes: list[Outcome], seed: int) -> list[Row]:
-    """Measure one seed's systems, and what the folds select, over all folds."""
+    """Measure one seed's systems, and the systems that the folds select, over all folds."""
     of_folds = [{row.name: row for row in outcome.rows if row.seed == seed} for outcome in outcomes]
     first = of_folds[0]
     for fold in of_folds[1:]:
@@ -140,5 +142,5 @@ def _over_all(outcomes: list[Outcome], seed: int) -> list[Row]:
 
 
 def _pooled(system: Row, measures: Step) -> Row:
-    """Return a system as measured over all folds: it has no ranking, retriever or ranker of its own."""
+    """Return a system as measured over all folds. It has no ranking, retriever or ranker of its own."""
     return replace(system, round=None, metrics=measures, ranking=None, system=None, analysis=None)

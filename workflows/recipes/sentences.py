@@ -1,4 +1,4 @@
-"""One encoder of sentences on sets with labels: a model as it is, or what another experiment trains."""
+"""Measure one encoder of sentences on labelled sets: a model as it is, or one that another experiment trains."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ from sparring.workflows.systems.phases import EVALUATION
 from sparring.workflows.systems.rows import Outcome, note_on
 
 SYSTEM = "retriever"
-"""What tables call the encoder: as other recipes do, so that `compare` finds it."""
+"""Name of the encoder in tables. Other recipes use it too, so that `compare` finds it."""
 
 
 class Config(RetrieverToMeasure, SentencesConfig):
@@ -30,18 +30,18 @@ class Config(RetrieverToMeasure, SentencesConfig):
 
     recipe: Literal["sentences"]
     whiten: AnySource | None = Field(None, exclude_if=lambda whiten: whiten is None)
-    """Texts that a whitening is fitted to: the encoder's vectors of them, and so about those of other texts, have the
-    mean zero and the identity as their covariance (Su et al., 2021; Chuang et al., 2022, Table 2.1). With `similarity:
-    dot`, as cosines are measured anyway. Null for none."""
+    """Texts that a whitening is fitted to. The encoder's vectors of these texts, and roughly those of other texts, then
+    have mean zero and the identity as covariance (Su et al., 2021; Chuang et al., 2022, Table 2.1). It needs
+    `similarity: dot`; cosines are measured anyway. Null does not whiten."""
     seeds: Annotated[list[int], AfterValidator(distinct), Field(min_length=1)] | None = None
-    """The experiment's seeds: the last retriever of each. Null for one, as the experiment's file has it."""
+    """Seeds of the experiment. The last retriever of each is measured. Null takes one, as in the experiment's file."""
 
     @model_validator(mode="after")
     def _seeds_are_an_experiments(self) -> Self:
         if self.seeds is not None and self.experiment is None:
-            raise ValueError("seeds: a model as it is has none; accepted: null, or with `experiment`")
+            raise ValueError("seeds: without `experiment` nothing is trained, so there are no seeds; accepted: null")
         if self.seeds is not None and any(assignment.partition("=")[0].strip() == "seeds" for assignment in self.sets):
-            raise ValueError("sets: seeds: they are those of the key `seeds` here; accepted: one of both")
+            raise ValueError("sets: seeds: the key `seeds` sets them too; accepted: one of the two")
         return self
 
 

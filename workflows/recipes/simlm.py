@@ -1,5 +1,8 @@
 """SimLM: pre-training on the collection's documents, and a pipeline of four trainings on its queries (Wang et al.,
-2023). `Pipeline.run` is the paper's Figure 2."""
+2023).
+
+`Pipeline.run` is the paper's Figure 2.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -26,12 +29,12 @@ class RankerPhase(TrainingPhase):
     """The ranker, and its training on negatives from retriever 2's ranking (Eq. 4)."""
 
     model: CrossEncoderConfig
-    """Any pre-trained model: SimLM's pre-training is for retrievers, and the paper's ranker is ELECTRA."""
+    """Any pre-trained model. SimLM's pre-training is for retrievers, and the paper's ranker is ELECTRA."""
     encoder: Literal["model", "pre-trained"] = "model"
-    """What the ranker begins from: `model` as it is, or the retrievers' start (Table 5); `model` must then be made from
-    the retriever's model."""
+    """Model that the ranker begins from. `model`: the model as it is. `pre-trained`: the retrievers' start (Table 5);
+    `model` must then be made from the retriever's model."""
     hardest: HardestConfig | None = None
-    """Learn from the hardest of a group's candidates alone, as the public code does. Null for all, as the paper
+    """Learn only from the hardest of a group's candidates, as the public code does. Null learns from all, as the paper
     says."""
 
     @model_validator(mode="after")
@@ -45,34 +48,34 @@ class RankerPhase(TrainingPhase):
 
 
 class Config(StartedConfig):
-    """A retriever, what it learns from documents, and the stages of the pipeline.
+    """A retriever, its training on documents, and the stages of the pipeline.
 
-    Each stage builds on those before it: a stage that is null leaves out those behind it too. Without pre-training the
-    retrievers begin from the model as it is.
+    Each stage builds on those before it. If a stage is null, the stages behind it are left out too. Without
+    pre-training the retrievers begin from the original model.
     """
 
     recipe: Literal["simlm"]
     retriever: DualEncoderConfig
-    """The model that all three retrievers begin from, by way of the pre-training. No stage begins from another's
-    weights: they hand on negatives and scores."""
+    """Model that all three retrievers begin from, after the pre-training. No stage begins from another stage's weights:
+    the stages hand on negatives and scores."""
     retriever_1: TrainingPhase | None = None
-    """Negatives from BM25's ranking; with `mine: {negatives: 0}` in-batch ones alone."""
+    """Training with negatives from BM25's ranking. With `mine: {negatives: 0}` it has in-batch negatives alone."""
     retriever_2: TrainingPhase | None = None
-    """Negatives from retriever 1's ranking."""
+    """Training with negatives from retriever 1's ranking."""
     retriever_3: TrainingPhase | None = None
-    """A further round of mining, with negatives from retriever 2's ranking (section 4.2). No stage builds on it. Null
-    for none."""
+    """Further round of mining, with negatives from retriever 2's ranking (section 4.2). No stage builds on it. Null
+    leaves it out."""
     ranker: RankerPhase | None = None
-    """A cross encoder. Negatives from retriever 2's ranking."""
+    """Cross-encoder, trained with negatives from retriever 2's ranking."""
     distilled: TrainingPhase | None = None
-    """A third retriever, which learns from the ranker's scores of groups that are mined from retriever 2's ranking. The
-    paper's loss is `listwise.kl` over the group (Eq. 5) and, with weight alpha, `simlm.contrastive` over the batch."""
+    """Third retriever, trained on the ranker's scores of groups that are mined from retriever 2's ranking. The paper's
+    loss is `listwise.kl` over the group (Eq. 5) and, with weight alpha, `simlm.contrastive` over the batch."""
     score: ScoreConfig = ScoreConfig()
-    """How the ranker scores the groups that it teaches by."""
+    """Scoring of the groups that the ranker teaches with."""
     rerank: RerankConfig = RerankConfig()
-    """What the ranker reranks where it is measured."""
+    """Reranking by the ranker, when it is measured."""
     without_pretraining: bool = False
-    """A control: train retriever 1 from the start model too, on the same groups (Table 7)."""
+    """Train a control: retriever 1 from the start model, on the same groups (Table 7)."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -88,7 +91,7 @@ class Config(StartedConfig):
 
 
 def build(config: Config) -> Outcome:
-    """The graph: one pipeline a seed on one collection, and the results."""
+    """Build the graph: one pipeline per seed on one collection, and the results."""
     collection = Collection(config)
     begun = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
@@ -118,13 +121,12 @@ COMPARISONS = [
     ("pre-trained", "start model"),
     ("start model", "BM25"),
 ]
-"""Systems with their baselines, of which those are compared that are there: each stage with the one before it, as in
-Table 6."""
+"""Systems with their baselines. Those that exist are compared: each stage with the stage before it, as in Table 6."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One seed's pipeline."""
+    """The pipeline of one seed."""
 
     config: Config
     collection: Collection
@@ -132,7 +134,7 @@ class Pipeline:
     seed: int
 
     def run(self, untrained: Dense) -> tuple[Dense, Model | None]:
-        """Figure 2, from a start model; what the last retriever retrieves, and the ranker."""
+        """Run Figure 2 from a start model. Return the last retriever with its ranking, and the ranker."""
         config = self.config
         begun = started(self.results, self.collection, untrained, config, self.seed)
         encoder = begun.model
@@ -165,8 +167,8 @@ class Pipeline:
         before: Dense | None = None,
         name: str | None = None,
     ) -> Dense:
-        """Retrievers 1 to 3: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
-        and retrieve with it."""
+        """Train retriever 1, 2 or 3 with negatives that BM25 or the previous retriever ranks high (Eq. 3), and retrieve
+        with it."""
         name = name or f"retriever {stage}"
         negatives = self.collection.bm25 if before is None else before.ranking
         with in_phase(f"retriever {stage}"):
@@ -183,7 +185,7 @@ class Pipeline:
 
     @in_phase("ranker")
     def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Dense) -> Reranked:
-        """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
+        """Train the ranker, a cross-encoder, with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
         name = "ranker over retriever 2"
         options: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
         taken = encoder if config.encoder == "pre-trained" else None
@@ -205,8 +207,8 @@ class Pipeline:
 
     @in_phase("distillation")
     def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranked) -> Dense:
-        """The last retriever: train the encoder to score as the ranker does, over negatives that retriever 2 ranks high
-        (Eq. 5), and retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
+        """Train the last retriever to score like the ranker, over negatives that retriever 2 ranks high (Eq. 5), and
+        retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
         name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.over
         assert isinstance(before, Dense)
         groups = mine_groups(
@@ -230,5 +232,5 @@ class Pipeline:
         return self.results.refresh(name, retriever, seed=self.seed)
 
     def label(self, text: str) -> str:
-        """A step's label, with the seed where there are several."""
+        """Return a step's label, with the seed if there are several."""
         return seeded(text, self.seed, self.config)

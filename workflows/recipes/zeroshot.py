@@ -1,5 +1,5 @@
-"""One retriever, BM25 and their fusion on collections that it was not trained on (BEIR; Moiseev et al., 2023, Table
-2)."""
+"""Measure one retriever, BM25 and their fusion on collections that the retriever was not trained on (BEIR; Moiseev et
+al., 2023, Table 2)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,16 +31,16 @@ from sparring.workflows.systems.system import System
 
 
 class Evaluated(Part):
-    """A collection, and what is measured on it."""
+    """A collection and its measured split."""
 
     data: AnySource
     split: str = "test"
-    """The split whose queries are measured."""
+    """Split whose queries are measured."""
     other_qrels: dict[str, AnySource] = Field({}, exclude_if=lambda qrels: not qrels)
-    """Other judgements of the same queries, by the name that tables show: TripClick's other labels. They do not count
-    in the average."""
+    """Other judgements of the same queries, by the name that tables show, such as TripClick's other labels. They do not
+    count in the average."""
     part_of: str | None = None
-    """The name of a collection that this is a part of. Its parts' mean counts once in the average, as that of
+    """Name of a whole that this collection is a part of. The mean over the parts counts once in the average, as that of
     CQADupStack's twelve forums does in BEIR. Null for a whole collection."""
 
 
@@ -49,20 +49,20 @@ class Config(RetrieverToMeasure, SizesKey):
 
     recipe: Literal["zeroshot"]
     collections: dict[str, Evaluated] = Field(min_length=1)
-    """By the name that tables show."""
+    """Collections, by the name that tables show."""
     k: int = Field(100, ge=1)
-    """Documents retrieved for a query."""
+    """Number of documents retrieved for a query."""
     tokens: TokenizeConfig = TokenizeConfig()
     bm25: LexicalConfig = LexicalConfig()
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
     fusion: FusionConfig | None = FusionConfig(how="reciprocal")
-    """How the retriever's ranking and BM25's are fused. Null for no fusion."""
+    """Fusion of the retriever's ranking with BM25's. Null does not fuse."""
     measures: list[Measure] = ["nDCG@10", "R@100"]
-    """In `ir_measures`' names."""
+    """Measures, in the names of `ir_measures`."""
     analyse: EmbeddingSpaceConfig | None = None
-    """What the retriever's embedding space looks like on each collection: numbers and pictures in the report. Null for
-    none."""
+    """Analysis of the retriever's embedding space on each collection: numbers and pictures in the report. Null does not
+    analyse."""
 
     @model_validator(mode="after")
     def _one_meaning_of_a_name(self) -> Self:
@@ -74,12 +74,13 @@ class Config(RetrieverToMeasure, SizesKey):
         return self
 
     def parts(self) -> dict[str, str | None]:
-        """Map each collection to the whole that it is a part of. None for further judgements of another collection."""
+        """Map each collection to the whole that it is a part of. The value is None for further judgements of another
+        collection."""
         wholes = {name: dataset.part_of for name, dataset in self.collections.items() if dataset.part_of is not None}
         return {**wholes, **{name: None for dataset in self.collections.values() for name in dataset.other_qrels}}
 
     def on(self, dataset: Evaluated) -> CollectionConfig:
-        """Say how one collection is read, searched and measured."""
+        """Return the config that says how one collection is read, searched and measured."""
         return CollectionConfig(
             data=dataset.data,
             k=self.k,
@@ -145,7 +146,7 @@ def build(config: Config) -> Outcome:
 
 
 def _note(config: Config, outcome: Outcome | None) -> str:
-    """Say what is known of the retriever's training."""
+    """Describe the retriever's training, as far as it is known."""
     if outcome is not None:
         return f"The retriever is the last one of {config.experiment}. {outcome.note}"
     assert config.retriever is not None

@@ -1,4 +1,4 @@
-"""Two runs on one page: what differs in their configs, where it began, and where their measures differ."""
+"""Two runs on one page: where their measures differ, what differs in their configs, and where it began."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ import pyarrow.parquet as pq
 from sparring.components.charts import row_charts
 from sparring.components.charts.row_charts import Difference
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, by_measure
-from sparring.components.evaluation.result_table import by_collection
+from sparring.components.evaluation.result_table import (
+    BETTER,
+    WORSE,
+    by_collection,
+    p_text,
+    signed,
+    unsigned,
+)
 from sparring.components.evaluation.significance import compare, corrected, layouts, paired
 from sparring.workflows.report.differences import Differences, differences, text_of
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing, write_page
 from sparring.workflows.report.runs import Run
 from sparring.workflows.report.sections.queries import Listed, embedded, queries
+from sparring.workflows.report.verdict import in_prose
 from sparring.workflows.systems.rows import Row
 
 PAGE = "compare.html"
@@ -45,6 +53,7 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
         "title": f"{second.name} against {first.name}",
         "first": first.name,
         "second": second.name,
+        "sentences": _verdict(results, first.name, second.name),
         "results": results,
         "failed": failed,
         "only": _only(first_systems, second_systems, first, second),
@@ -157,14 +166,31 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
     return results
 
 
+def _verdict(results: Sequence[Json], first: str, second: str) -> list[str]:
+    """Say in how many systems the second run is clearly better or worse, and how its last system compares."""
+    if not results:
+        return [f"Nothing to compare: no system was measured on the same queries by {first} and {second} and differs."]
+    measure, lines = results[0]["measures"][0], results[0]["lines"]
+    cells = {line["system"]: line["cells"][measure] for line in lines if measure in line["cells"]}
+    words = [cell["word"] for cell in cells.values()]
+    counts = [f"clearly {word} in {words.count(word)}" for word in (BETTER, WORSE) if word in words]
+    differing = f"of {len(words)} differing {'system' if len(words) == 1 else 'systems'}"
+    summary = f"is {' and '.join(counts)}" if counts else "is neither clearly better nor clearly worse in any"
+    system, cell = list(cells.items())[-1]
+    values = f"{unsigned(cell['after'])} against {unsigned(cell['before'])}"
+    tested = p_text((cell["method"] or cell["training"])["p_holm"])
+    half = "" if cell["half"] is None else f" ± {unsigned(cell['half'])}"
+    return [
+        f"By {measure}, {second} {summary} {differing}.",
+        f"{in_prose(system)} has {values} ({signed(cell['difference'])}{half}, {tested}): {cell['word']}.",
+    ]
+
+
 def _picture(measure: str, lines: Sequence[Json]) -> str:
     cells = [(line["system"], line["cells"][measure]) for line in lines if measure in line["cells"]]
     return row_charts.differences(
         f"difference of {measure}",
-        [
-            Difference(name, cell["difference"], cell["half"], cell["word"] in ("better", "worse"))
-            for name, cell in cells
-        ],
+        [Difference(name, cell["difference"], cell["half"], cell["word"] in (BETTER, WORSE)) for name, cell in cells],
     )
 
 

@@ -15,12 +15,12 @@ Finished = Sequence[tuple[Step, Json]]
 
 
 def finished_steps(wanted: Iterable[Step], store: Store) -> list[tuple[Step, Json]]:
-    """The finished steps of a graph with their records."""
+    """Return the finished steps of a graph with their records."""
     return [(node, record) for node in graph(wanted) if (record := store.record(node)) is not None]
 
 
 def shown(steps: Finished, store: Store, name: str) -> Iterator[tuple[Step, Json, Any]]:
-    """The steps that show a JSON file in the report: the step, its record, and what the file holds."""
+    """Yield the steps that show a JSON file in the report: the step, its record, and the file's content."""
     showing = [(node, record) for node, record in steps if name in node.description.shows]
     store.fetch([node for node, _ in showing], name)
     for node, record in showing:
@@ -30,6 +30,6 @@ def shown(steps: Finished, store: Store, name: str) -> Iterator[tuple[Step, Json
 
 
 def _read(path: Path) -> Any:
-    """What a JSON file holds; of one with a value a line the list of them."""
+    """Read a JSON file. From a file with a value on each line, read a list."""
     text = path.read_text()
     return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)

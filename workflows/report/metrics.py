@@ -1,15 +1,15 @@
-"""`metrics.json`: what was measured, which differences are more than chance, and how long each step took."""
+"""`metrics.json`: the measures, the comparisons with their p, the verdict, and the time of each step."""
 
 import re
 from collections.abc import Collection, Sequence
 
 from sparring.components.files import read_json
 from sparring.workflows.experiments.expected import Expected
-from sparring.workflows.report.deployment import deployment
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.numbers import numbers
+from sparring.workflows.report.sections.costs import spent_by
 from sparring.workflows.report.sections.sizes import sizes
-from sparring.workflows.steps.imported_ranking import rank_from_file
+from sparring.workflows.report.verdict import verdict_of
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost
@@ -27,9 +27,12 @@ def metrics_of(
     expected: Expected | None = None,
     unmeasured: str = "",
 ) -> Json:
-    """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time, and
-    the notes of those that have something to say; the tables of sizes; what is expected of the rows, or why there are
-    none; and where one of the systems was chosen to be deployed, which and what it takes."""
+    """Return the content of `metrics.json`.
+
+    It has the rows, means, comparisons and the leading comparison of the step `results`, and the time of every finished
+    step. Optional keys are the `notes` of steps, tables of `sizes`, a paper's `expected` numbers, and `unmeasured`, the
+    reason why there are no rows. `verdict` is None if nothing was compared.
+    """
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
@@ -53,8 +56,8 @@ def metrics_of(
     if expected is not None:
         further = numbers(expected, systems, costs, steps, store, metrics["rows"])
         metrics["expected"] = expected.beside([*metrics["means"], *further])
-    deployed = deployment(metrics, systems, costs, store, results)
-    return metrics if deployed is None else {**metrics, "deploy": deployed}
+    verdict = verdict_of(metrics, systems, spent_by(systems, costs), store, results)
+    return {**metrics, "verdict": None if verdict is None else verdict.json}
 
 
 def _notes(steps: Finished) -> list[str]:
@@ -66,7 +69,7 @@ def _notes(steps: Finished) -> list[str]:
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node, record in steps:
         for note in record["summary"].get("note", "").splitlines():
-            owner = node.label if node.function is rank_from_file else ""
+            owner = node.label if node.description.makes == "imported ranking" else ""
             alike.setdefault((re.sub(r"[0-9.]+", "", note), owner), []).append((node.label, note))
     notes = []
     for (label, note), *more in alike.values():
@@ -77,6 +80,6 @@ def _notes(steps: Finished) -> list[str]:
 
 
 def time_of(record: Json) -> Json:
-    """How long a step took, what it spent that on, and the least its models could have taken."""
+    """Return the time of a step, how it was spent, and the roofline time of its models."""
     models = {name: record["summary"].get(name, 0.0) for name in ("model_seconds", "roofline_seconds")}
     return {"seconds": record["seconds"], "time": record.get("time", {}), **models}

@@ -1,14 +1,15 @@
-"""Filling an HTML template: one file that needs no network, and whose scripts add to what can be read without."""
+"""Fill an HTML template. The page is one file that needs no network, and it can be read without its scripts."""
 
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparring.components.evaluation.result_table import CLEAR, p_number, p_text
+from sparring.components.evaluation.result_table import CLEAR, p_number, p_text, unsigned
 from sparring.components.files import replacing
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows.quantities import duration, size
 from sparring.workflows.report.finished import Json
+from sparring.workflows.report.verdict import in_prose, latency
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 WORDS = {"compute": "computing", "files": "files", "start": "starting", "waiting": "waiting"}
-"""What a reader is told that a step spent its time on, by the kinds of `components.timing`."""
+"""Words for how a step spent its time, by the kinds of `components.timing`."""
 
 
 def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
@@ -30,6 +31,10 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
         "p": p_text,
         "p_number": p_number,
         "prose": prose,
+        "contents": contents,
+        "latency": latency,
+        "name": in_prose,
+        "value": unsigned,
         "blank": lambda value: "" if value is None else value,
     }
     environment.filters |= numbers
@@ -60,14 +65,36 @@ def drawing(svg: str) -> "Markup":
 
 
 def prose(text: str) -> "Markup":
-    """A text of our own for a page: what stands in backticks is code.
+    """Escape a text of our own for a page. Text in backticks becomes code, and p stays on the line of its value.
 
     >>> prose("`k: 5` is < 10")
     Markup('<code>k: 5</code> is &lt; 10')
     """
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    kept = re.sub(r"\bp ([<=]) (?=\.)", "p\u00a0\\1\u00a0", text)
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(kept))))
+
+
+def contents(text: str) -> Json:
+    """Give each second-level heading of a page's text an id, and list the headings for a table of contents.
+
+    >>> contents("<h2>Cost &amp; time</h2><p>12 s</p>")
+    {'text': Markup('<h2 id="cost-time">Cost &amp; time</h2><p>12 s</p>'), 'headings': [('cost-time', 'Cost & time')]}
+    """
+    from markupsafe import Markup
+
+    headings: dict[str, str] = {}
+
+    def named(match: re.Match[str]) -> str:
+        title = Markup(match[1]).striptags()
+        slug = re.sub(r"[^\w@+]+", "-", title.lower()).strip("-")
+        name = next(name for name in (slug, *(f"{slug}-{number}" for number in range(2, 1000))) if name not in headings)
+        headings[name] = title
+        return f'<h2 id="{name}">{match[1]}</h2>'
+
+    numbered = re.sub(r"<h2>(.*?)</h2>", named, text, flags=re.DOTALL)
+    return {"text": Markup(numbered), "headings": list(headings.items())}
 
 
 def percent(share: float) -> str:

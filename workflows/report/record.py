@@ -13,12 +13,12 @@ from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.timeline import course
 from sparring.workflows.systems.rows import Outcome
 
-MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "deploy")
-"""What a record has of `metrics.json`, as it stands there."""
+MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "verdict")
+"""Keys of `metrics.json` that a record copies."""
 
 
 COUNTED = ("documents", "queries")
-"""What a record has of a collection: how many documents, and how many queries of each split."""
+"""Counts of a collection that a record copies: documents, and queries of each split."""
 
 
 def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path, assignments: Sequence[str]) -> Json:
@@ -49,20 +49,20 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
         "collections": [
             {"name": names.get(node.fingerprint, node.label), **{key: record["summary"].get(key) for key in COUNTED}}
             for node, record in steps
-            if node.function.__name__ == "ingest"
+            if node.description.makes == "collection"
         ],
     }
     return {"run": run, **{key: metrics[key] for key in MEASURED if key in metrics}}
 
 
 def config_name(config: Path) -> str:
-    """What a record calls a config: its path in the repository, or its file's name."""
+    """Name a config in a record: by its path in the repository, or else by its file name."""
     place = config.resolve()
     return place.relative_to(ROOT).as_posix() if place.is_relative_to(ROOT) else config.name
 
 
 def recorded(path: Path) -> tuple[str, list[str]] | None:
-    """The config that a file is a record of, and what was set of it; None where it is no record."""
+    """Return the config that a file is a record of, with its `--set` assignments. None if it is no record."""
     if not path.is_file():  # a device may never end
         return None
     try:
@@ -92,7 +92,7 @@ def text_of(record: Json) -> str:
 
 
 def _machine(record: Json) -> Json:
-    """What a step ran on, as far as its record says so."""
+    """Describe the machine that a step ran on, as far as its record does."""
     profile, machine = record["cluster"] or {}, record.get("machine", {})
     train = profile.get("train", {})
     return {

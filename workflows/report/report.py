@@ -1,4 +1,4 @@
-"""Writing `metrics.json` and the report of a run, one HTML file that needs no network."""
+"""Write `metrics.json` and the report of a run, one HTML file that needs no network."""
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -7,8 +7,6 @@ from sparring.components.evaluation.result_table import (
     across,
     averages_compared,
     by_collection,
-    closing_sentences,
-    leading_sentence,
 )
 from sparring.components.files import write_json
 from sparring.workflows.experiments.expected import Expected
@@ -18,9 +16,11 @@ from sparring.workflows.report.page import REPORT, write_page
 from sparring.workflows.report.sections import charts
 from sparring.workflows.report.sections.choice import choice
 from sparring.workflows.report.sections.costs import costs as costs_of
+from sparring.workflows.report.sections.costs import spent_by
 from sparring.workflows.report.sections.curves import curves
 from sparring.workflows.report.sections.entropies import entropies
 from sparring.workflows.report.sections.examples import examples as examples_of
+from sparring.workflows.report.sections.overview import overview
 from sparring.workflows.report.sections.queries import Listed, embedded, queries
 from sparring.workflows.report.sections.refreshes import refreshes
 from sparring.workflows.report.sections.screens import screens
@@ -33,11 +33,11 @@ from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost
 
 GAME = (
-    "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
-    "document found and puts them in a better order. Sparring trains the two against each other in rounds. "
+    "A retriever finds documents for a query in the whole collection. A ranker reads the query together with each "
+    "retrieved document and orders these documents anew. Sparring trains the two against each other in rounds. "
 )
-MEASURED = "This page says how good each system is, measured on queries that "
-UNSEEN, SEEN = "none of them was trained on.", "they were trained on: on others they are worse."
+UNSEEN = "No system was trained on the measured queries."
+SEEN = "Some systems were trained on the measured queries. On new queries they are worse."
 
 
 def write(
@@ -60,20 +60,23 @@ def write(
 
     `results` is the step that gathered the measures of `systems`; None, or unfinished, if there are none yet.
     `executed` are the fingerprints of the steps that ran just now. `note` is what a reader must know about the start
-    model. `examples` are the system and its baseline whose won and lost queries are shown, by default the first
-    comparison's. `costs` are systems whose costs are compared. `expected` are the numbers of a paper. `unmeasured` says
-    why nothing can be measured.
+    model. `examples` are the system and the baseline whose won and lost queries are shown, by default those of the
+    verdict. `costs` are the costs that a recipe states, by default those of its systems. `expected` are the numbers of
+    a paper. `unmeasured` says why nothing can be measured.
     """
     steps = finished_steps(wanted, store)
     metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
-    if examples is None and metrics["comparisons"]:
-        examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
+    pair = (metrics["verdict"] or {}).get("comparison")
+    if examples is None and pair is not None:
+        examples = pair["system"], pair["baseline"]
+    timed = list(costs_of(spent_by(systems, costs), store, metrics["rows"]))
     page = {
         "title": title,
         "about": _about(metrics["rows"], systems),
         "asked": any(system.ranking is not None for system in systems),
         "note": note,
-        "leading": closing_sentences(metrics) or [leading_sentence(metrics)],
+        "verdict": metrics["verdict"],
+        "overview": overview(metrics, timed),
         "notes": metrics.get("notes", []),
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),
@@ -89,7 +92,7 @@ def write(
         "refreshes": refreshes(steps, store),
         "screens": list(screens(steps, store)),
         "studies": [study for _, _, study in shown(steps, store, STUDY)],
-        "costs": list(costs_of(costs, store, metrics["rows"])),
+        "costs": timed,
         "sizes": metrics.get("sizes", []),
         "spaces": spaces(systems, store),
         "similarities": similarities(systems, store),
@@ -103,9 +106,9 @@ def write(
 
 
 def _about(rows: Sequence[Json], systems: Sequence[Row]) -> str:
-    """Explain what a game is, if this run plays one, and which queries were measured, if any."""
+    """Explain the game, if this run plays one, and say whether the measured queries were trained on."""
     game = GAME if any(system.round is not None for system in systems) else ""
     if not rows:
         return game
     saw_split = any(row["split"] == "train" for row in rows) and any(system.trained for system in systems)
-    return game + MEASURED + (SEEN if saw_split else UNSEEN)
+    return game + (SEEN if saw_split else UNSEEN)

@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml and where it is from, plan.txt, links to the artifacts, metrics.json and report.html."""
+"""A run's folder: config.yaml and its origin, plan.txt, links to the artifacts, metrics.json and report.html."""
 
 import fcntl
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from sparring.components.files import write_json
 from sparring.components.yaml_files import yaml_text
-from sparring.workflows.experiments.loading import CONFIG, FROM, Experiment, kept
+from sparring.workflows.experiments.loading import CONFIG, FROM, Experiment, keep_file
 from sparring.workflows.report import report
 from sparring.workflows.report.finished import finished_steps
 from sparring.workflows.report.metrics import METRICS, metrics_of
@@ -22,12 +22,12 @@ from sparring.workflows.store.store import Store
 Json = dict[str, Any]
 
 PLAN = "plan.txt"
-"""The plan as it was before the run; a run that `clean` has removed from the store has none."""
+"""The plan before the run. A run that `clean` has removed from the store has none."""
 
 
 @contextmanager
 def at_work(run: Path) -> Iterator[None]:
-    """Keep what a run has from being removed until the block ends; one that is being removed is waited for."""
+    """Protect a run's files from `clean` until the block ends. If `clean` is removing them, wait."""
     if not run.is_dir():  # only its artifacts are there
         yield
         return
@@ -39,7 +39,7 @@ def at_work(run: Path) -> Iterator[None]:
 
 @contextmanager
 def removing(run: Path) -> Iterator[bool]:
-    """Keep drivers and services from beginning with a run until the block ends; False where one is at work on it."""
+    """Keep drivers and services from using a run until the block ends. Yield False if one is using it."""
     if not run.is_dir():
         yield True
         return
@@ -55,14 +55,14 @@ def removing(run: Path) -> Iterator[bool]:
 
 
 def is_at_work(run: Path) -> bool:
-    """Whether a driver or a service is at work on a run, as far as the filesystem has locks."""
+    """Check whether a driver or a service is using a run, as far as the filesystem has locks."""
     with removing(run) as alone:
         return not alone
 
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A folder that can be locked itself: by its drivers and services together, by the command that removes alone."""
+    """Open a folder to lock it. Drivers and services share the lock. The command that removes has it alone."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor
@@ -71,7 +71,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 class RunFolder:
-    """The files that people look at of one experiment's run, made from what is in the store."""
+    """The files of one experiment's run for people, made from the artifacts in the store."""
 
     def __init__(self, experiment: Experiment, store: Store) -> None:
         self._experiment, self._store = experiment, store
@@ -84,7 +84,7 @@ class RunFolder:
         config = yaml_text(self._experiment.tree)
         (self.path / CONFIG).write_text(config)
         if self._experiment.file is not None:
-            (self.path / FROM).write_text(f"{kept(self._experiment.file, self.path)}\n")
+            (self.path / FROM).write_text(f"{keep_file(self._experiment.file, self.path)}\n")
         (self.path / PLAN).write_text(plan_text(self._experiment.wanted, self._store) + "\n")
 
     def link(self) -> None:
@@ -99,17 +99,23 @@ class RunFolder:
                     link.symlink_to(os.path.relpath(self._store.path(node), self.path.resolve()))
 
     def finished_steps(self) -> list[tuple[Step, Json]]:
-        """The finished steps with their records."""
+        """Return the finished steps with their records."""
         return finished_steps(self._experiment.wanted, self._store)
 
     def metrics(self) -> Json:
-        """The metrics of the store as it is; of the last run, which knows what it executed, where they are the same."""
+        """Return the metrics of the artifacts in the store.
+
+        If `metrics.json` says the same of them, return its content, which also knows what the last run executed.
+        """
         metrics = self._computed(set())
         return written if (written := self._written(metrics)) is not None else metrics
 
     def write_report(self, executed: Collection[str], *, anew: bool = False) -> Json:
-        """Write metrics.json and report.html; the metrics. A page that still holds is written only where `anew` says
-        so. `executed` are the fingerprints of the steps that ran just now."""
+        """Write metrics.json and report.html, and return the metrics.
+
+        A page that is up to date is written again only if `anew` is set. `executed` are the fingerprints of the steps
+        that ran just now.
+        """
         metrics, outcome = self._computed(executed), self._experiment.outcome
         if not executed and not anew and self._written(metrics) is not None:
             write_json(self._metrics, metrics)
@@ -131,7 +137,7 @@ class RunFolder:
         )
 
     def _computed(self, executed: Collection[str]) -> Json:
-        """What metrics.json would say of the store as it is."""
+        """Compute what metrics.json should hold."""
         outcome = self._experiment.outcome
         return metrics_of(
             outcome.results,
@@ -145,8 +151,10 @@ class RunFolder:
         )
 
     def _written(self, metrics: Json) -> Json | None:
-        """What metrics.json says, where it and the page tell of the same artifacts as these metrics: the config may
-        have been another when they were written."""
+        """Read metrics.json, or return None if it or the page is about other artifacts than these metrics.
+
+        The config may have changed since they were written.
+        """
         if not self.page.exists() or not self._metrics.exists():
             return None
         try:

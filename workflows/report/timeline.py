@@ -1,4 +1,4 @@
-"""Where the time of a run went: when each step ran, what it spent its time on, and the longest chain of steps."""
+"""The run time: when each step ran, how it spent its time, and the longest chain of steps."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from sparring.workflows.report.metrics import time_of
 from sparring.workflows.report.page import WORDS
 
 UNITS = ("documents", "pairs", "groups", "sentences", "updates", "expansions", "queries", "rows")
-"""Keys of a step's summary that count its work, the most telling first."""
+"""Keys of a step's summary that count its work, the most informative first."""
 SLOWEST = 3
 """Slow steps that a run names at its end."""
 AT_ONCE = 0.1
-"""Seconds by which steps that ran at once overlap at least: one clock measures when a step ends, another when the next
-begins."""
+"""Least overlap in seconds of steps that ran at once. One clock measures the end of a step, another the start of the
+next one."""
 
 
 def timeline(steps: Finished, executed: Collection[str]) -> tuple[list[Json], float]:
@@ -68,7 +68,7 @@ def longest_chain(steps: Sequence[Json]) -> tuple[float, list[str]]:
 
 
 def work(summary: dict[str, Any]) -> tuple[str, int] | None:
-    """What a step counted and how many, from its summary."""
+    """Return the unit that a step counted, with its count, from its summary."""
     for unit in UNITS:
         count = summary.get(unit)
         if isinstance(count, int) and not isinstance(count, bool) and count > 0:
@@ -77,8 +77,8 @@ def work(summary: dict[str, Any]) -> tuple[str, int] | None:
 
 
 def share_of_roofline(steps: Sequence[Json]) -> float | None:
-    """The time that the matrix products of the models alone need on this processor, as a share of the time that the
-    models took; None where no model was at work."""
+    """Return the time that the models' matrix products need on this processor, as a share of the time that the models
+    took. None if no model ran."""
     at_work = sum(step["model_seconds"] for step in steps)
     return sum(step["roofline_seconds"] for step in steps) / at_work if at_work else None
 
@@ -86,8 +86,8 @@ def share_of_roofline(steps: Sequence[Json]) -> float | None:
 def efficiency(steps: Sequence[Json]) -> list[Json]:
     """Steps, time, work and bytes on disk of every part of a run, and of the whole (Zhang et al., 2022, Table 8).
 
-    A step is {part, seconds, time, model_seconds, roofline_seconds, work, bytes}. The parts stand in the order of their
-    first steps.
+    A step is {part, seconds, time, model_seconds, roofline_seconds, work, bytes}, with `money` if its profile has a
+    price. The parts stand in the order of their first steps.
     """
     total = sum(step["seconds"] for step in steps) or 1.0
     parts = dict.fromkeys(step["part"] for step in steps)
@@ -101,11 +101,13 @@ def _row(name: str, steps: list[Json], total: float) -> Json:
         done, spent = counts.get(unit, (0, 0.0))
         counts[unit] = (done + count, spent + seconds)
     seconds = sum(step["seconds"] for step in steps)
+    money = [step["money"] for step in steps if step.get("money") is not None]
     return {
         "part": name,
         "steps": len(steps),
         "seconds": seconds,
         "share": seconds / total,
+        "money": sum(money) if money else None,
         "time": {kind: sum(step["time"].get(kind, 0.0) for step in steps) for kind in KINDS},
         "of_floor": share_of_roofline(steps),
         "counts": [{"unit": unit, "count": count, "seconds": spent} for unit, (count, spent) in counts.items()],

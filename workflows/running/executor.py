@@ -28,10 +28,10 @@ from sparring.workflows.store.progress import PROGRESS
 from sparring.workflows.store.store import FAILURE, Store
 
 UNTIL_DONE = (FAILURE, PROGRESS, attempts.ATTEMPTS)
-"""What lies in a step's directory until its record is written."""
+"""Files in a step's directory that are removed before its record is written."""
 LONG = 10.0
-"""After a step of so many seconds this process returns the memory that it no longer uses: without Ray all steps run in
-it, and what trainings leave unused grows by GBs."""
+"""Seconds of a step after which this process returns unused memory to the system. Without Ray all steps run in this
+process, and a training leaves GBs unused."""
 
 
 def execute(
@@ -98,7 +98,7 @@ def mistake(node: Step, error: UserError) -> UserError:
 
 
 def _check_summary(node: Step, summary: Any) -> None:
-    """TypeError where a step function returns something else than a JSON object."""
+    """Raise TypeError if a step function returned something other than a JSON object."""
     try:
         json.dumps(summary)
     except (TypeError, ValueError) as error:
@@ -108,11 +108,12 @@ def _check_summary(node: Step, summary: Any) -> None:
 
 
 def _check_code(node: Step) -> None:
-    """UserError if code outside this repository that a step runs is no longer that which its fingerprint has."""
+    """Raise UserError if code outside this repository differs from the code in the step's fingerprint."""
     now = foreign_code(node.function, node.inputs)
     if now != node.code:
         changed = sorted(name for name in {*now, *node.code} if now.get(name) != node.code.get(name))
-        raise UserError(f"the source of {listing(changed)} changed after the run began; repeat the command")
+        message = f"the source of {listing(changed)} changed after the run began; repeat the command"
+        raise UserError(message, code="code-changed")
 
 
 def resolve_inputs(value: Any, store: Store) -> Any:
@@ -121,8 +122,8 @@ def resolve_inputs(value: Any, store: Store) -> Any:
 
 
 def check_present(nodes: Iterable[Step]) -> None:
-    """UserError if a file outside the store, a package, or a model's directory, is not there that a step to be run
-    reads."""
+    """Raise UserError if a step to run reads a file outside the store, a package or a model's directory that is
+    missing."""
     for node in nodes:
         if missing := missing_for(node):
             raise UserError(f"{node.label}: {sought(missing)}")
@@ -135,23 +136,23 @@ def check_present(nodes: Iterable[Step]) -> None:
 
 
 def missing_for(node: Step) -> list[str]:
-    """What a step reads outside the store and cannot find."""
+    """List what a step reads outside the store and cannot find."""
     return [name for reader in _readers(node) for name in reader.missing()]
 
 
 def check_source_files(nodes: Iterable[Step], store: Store) -> None:
-    """UserError if a file outside the store, or the version of an installed package, has changed since a finished step
-    read it."""
+    """Raise UserError if a file outside the store, or the version of an installed package, has changed since a finished
+    step read it."""
     for change in source_changes(nodes, store):
         raise UserError(change)
 
 
 def source_changes(nodes: Iterable[Step], store: Store) -> Iterator[str]:
-    """What has changed outside the store since finished steps read it: a sentence each, with what to do.
+    """Yield a sentence for each change outside the store since finished steps read it, with what to do.
 
-    A step's identity is what its config declares, not the content of the files that it names, so a changed file would
-    otherwise go unnoticed. A file that is gone is no change; a file that is new among those a step reads is one. Only
-    files whose size or time of change is new are read.
+    A step's identity has what its config declares, not the contents of the files that it names. Without this check a
+    changed file would go unnoticed. A new file among those that a step reads is a change, a deleted file is none. Only
+    files with a new size or time of change are read.
     """
     for node in nodes:
         files, installed = [(reader, reader.files()) for reader in _readers(node)], _installed(node)
@@ -175,7 +176,7 @@ def source_changes(nodes: Iterable[Step], store: Store) -> Iterator[str]:
 
 
 def _declaring(reader: Config, changed: dict[str, str]) -> str:
-    """How to declare changed files as another input."""
+    """Say how to declare changed files as another input."""
     if isinstance(reader, Source):
         digests = yaml_line({"sha256": {**reader.sha256, **changed}}).removeprefix("{")
         return f"declare the new one: `data: {{format: {reader.format}, ..., {digests}`"
@@ -183,17 +184,17 @@ def _declaring(reader: Config, changed: dict[str, str]) -> str:
 
 
 def _readers(node: Step) -> list[Config]:
-    """The configs among a step's inputs, which may name what lies outside the store."""
+    """List the configs among a step's inputs. They may name files outside the store."""
     return [value for value in node.inputs.values() if isinstance(value, Config)]
 
 
 def _digests(files: Mapping[str, Path]) -> dict[str, str]:
-    """Of the files that are there, by name."""
+    """Compute the digests of the files that exist, by name."""
     return {name: sha256(path) for name, path in files.items() if path.is_file()}
 
 
 def _installed(node: Step) -> dict[str, str]:
-    """The versions of installed packages that a step reads, by name."""
+    """List the versions of installed packages that a step reads, by name."""
     return {name: version for reader in _readers(node) for name, version in reader.installed().items()}
 
 

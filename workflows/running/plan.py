@@ -31,6 +31,6 @@ def defaults_text(defaults: Sequence[tuple[str, Any, str]]) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with the cells of all rows below each other; the last column is as wide as it is."""
+    """Align the cells of all rows in columns. The last column is not padded."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]

@@ -1,4 +1,4 @@
-"""What waiting steps would refuse hours later, found as soon as what they take is there."""
+"""Checks of waiting steps' inputs, made as soon as these inputs exist and not hours later, when the step begins."""
 
 import inspect
 import threading
@@ -13,12 +13,12 @@ from sparring.workflows.store.dag import Step, canonical, steps_in
 from sparring.workflows.store.store import Store
 
 MACHINE = "machine"
-"""The parameter that is no input, but what the run runs on."""
+"""Parameter of a check that is the run's machine, and no input of the step."""
 
 
 @dataclass(frozen=True)
 class _Question:
-    """Whether a step refuses some of its inputs."""
+    """A check of some inputs of a step."""
 
     step: Step
     refuses: Callable[..., None]
@@ -36,17 +36,17 @@ def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
     return questions
 
 
-def asked_by_all(first: Iterable[Step], *rest: Iterable[Step]) -> list[Step]:
+def select_shared_checks(first: Iterable[Step], *rest: Iterable[Step]) -> list[Step]:
     """Return those of the first steps whose check occurs in each of the remaining groups of steps too."""
     shared = [_questions(nodes).keys() for nodes in rest]
     return [question.step for key, question in _questions(first).items() if all(key in keys for keys in shared)]
 
 
 class Refusals:
-    """What steps refuse (`Description.refuses`), each thing asked once."""
+    """The checks of waiting steps (`Description.refuses`), each made once."""
 
     def __init__(self, nodes: Iterable[Step], store: Store, machine: Machine | None) -> None:
-        """Without a machine, what a step refuses of one is not asked."""
+        """Collect the checks. If `machine` is None, checks of the machine are skipped."""
         nodes = list(nodes)
         self._store, self._machine, self._lock = store, machine, threading.Lock()
         self._undone = {node.fingerprint for node in nodes}
@@ -73,10 +73,10 @@ class Refusals:
             except UserError as error:
                 raise mistake(question.step, error) from None
             except Exception:
-                continue  # such as a file that cannot be had: the step itself fails by it, and keeps the traceback
+                continue  # such as an unreadable file: the step itself fails and keeps the traceback
 
     def after(self, node: Step) -> None:
         """Check again after a step is done."""
-        with self._lock:  # steps that run at once are done at once
+        with self._lock:  # parallel steps may end at the same time
             self._undone.discard(node.fingerprint)
             self.check()

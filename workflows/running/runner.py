@@ -47,10 +47,9 @@ def run_steps(
     """
     waiting = sorted(waiting, key=lambda node: bool(node.upstream))
     leftovers.mark()
-    began = time.monotonic()
     refusals = Refusals([*waiting, *later], store, machine)
     refusals.check()
-    with progress_view(forecast) as view:
+    with progress_view(waiting, forecast) as view:
 
         def run_step(title: str, node: Step) -> bool:
             waiting_since: float | None = None
@@ -58,7 +57,6 @@ def run_steps(
             def on_wait(holder: str) -> None:
                 nonlocal waiting_since
                 waiting_since = waiting_since or time.monotonic()
-                view.print(f"{title}: waiting for {holder}, which is running this step")
                 view.wait(title, holder)
 
             def on_start() -> None:
@@ -68,19 +66,13 @@ def run_steps(
 
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
-            with view.step(title, store.path(node)), track_step(tracker, node.label, store.path(node)):
+            with view.step(title, node, store.path(node)), track_step(tracker, node.label, store.path(node)):
                 executed = execute(node, store, machine, on_wait=on_wait, on_start=on_start)
-            seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
-            done = "done" if executed else "done by another driver"
+            seconds = time.monotonic() - started
             if forecast is not None:
                 forecast.finish(node.name, seconds)
-            since, time_left = _minutes(total_seconds), f", {more}" if (more := view.time_left()) else ""
-            line = f"{title}: {done} in {seconds:.1f} s"
-            view.print(f"{line}  ({since} since the start{time_left})", f"{line}  ({since}{time_left})", line)
-            for note in (store.record(node) or {}).get("summary", {}).get("note", "").splitlines():
-                view.print(f"{title}: {note}")
-            for line in on_done(node):
-                view.print(line)
+            notes = (store.record(node) or {}).get("summary", {}).get("note", "")
+            view.done(title, node, seconds, executed=executed, notes=notes, scores=list(on_done(node)))
             refusals.after(node)
             return executed
 
@@ -152,7 +144,3 @@ def _chain_lengths(waiting: list[Step]) -> dict[str, int]:
 
 def _title(number: int, total: int, node: Step) -> str:
     return f"[{number}/{total}{f' {node.phase}' if node.phase else ''}] {node.label}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

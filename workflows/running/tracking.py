@@ -1,8 +1,8 @@
 """Sends what a run measures to TensorBoard, MLflow or Weights & Biases while it runs.
 
 All values are read from the files that steps write, so tracking changes neither results nor identities, and no step
-knows of it. `tracked.json` in the run's folder says of which experiment, and what of it, was sent: a resumed run sends
-only what is new, an edited config begins anew.
+knows of it. `tracked.json` in the run's folder records the experiment and the values that were sent. A resumed run
+sends only new values. After the config was edited, all values are sent again.
 """
 
 import importlib
@@ -31,7 +31,7 @@ STATE, TENSORBOARD = "tracked.json", "tensorboard"
 PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
 """The package of each sink that a profile's `track` names."""
 POLL_SECONDS = 2.0
-"""How often the files of a running step are read."""
+"""Seconds between two readings of a running step's files."""
 
 Values = dict[str, float]
 
@@ -43,7 +43,7 @@ class Sink(Protocol):
         """Keep values of a series (a training, a trial, a system) at a `step` of its axis: an update, a round."""
 
     def close(self) -> None:
-        """End the run; nothing is sent any more."""
+        """End the run. Nothing is sent afterwards."""
 
 
 class Tracker:
@@ -56,8 +56,8 @@ class Tracker:
 
     @cached_property
     def _state(self) -> dict[str, Any]:
-        """What was sent: lines of each training's log, by its artifact, and the last step of each other series; and how
-        services call this run. What was sent of another experiment in this folder does not count, and is removed."""
+        """Contents of `tracked.json`: the number of lines sent of each training's log, the last step sent of each other
+        series, and this run's ids in the services. The state of another experiment in this folder is discarded."""
         path = self._run / STATE
         state: dict[str, Any] = {}
         with suppress(FileNotFoundError, ValueError):  # damaged: all is sent again
@@ -158,9 +158,10 @@ def check_installed(sinks: Sequence[str]) -> None:
 
 @contextmanager
 def open_tracker(run: Path, cluster: Cluster, identity: str) -> Iterator[Tracker]:
-    """The tracker of a run, closed at the end of the block; UserError if a sink of the profile is not installed.
+    """Open the tracker of a run, and close it at the end of the block. UserError if one of the profile's sinks is not
+    installed.
 
-    `identity` says which experiment runs: after another one in the same folder, sinks begin anew.
+    `identity` identifies the experiment. After another experiment in the same folder, all values are sent again.
     """
     check_installed(cluster.track)
     tracker = Tracker(run, list(cluster.track), identity)
@@ -219,7 +220,7 @@ def _values(line: dict[str, Any], lines: dict[int, dict[str, Any]]) -> Values:
 
 
 OPEN_SERIES = 8
-"""Series that TensorBoard's files are open for at once: each has two threads. More than the steps that run at once."""
+"""Most series with open TensorBoard files, which have two threads each. It is more than the steps that run at once."""
 
 
 class _TensorBoard:

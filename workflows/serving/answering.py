@@ -7,11 +7,12 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparring.components.config import UserError
 from sparring.components.systems.documents import Documents
-from sparring.components.systems.system import Hit, LoadedSystem, Seconds
+from sparring.components.systems.system import Answered, LoadedSystem, Seconds
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import (
     LIMITS,
@@ -20,6 +21,7 @@ from sparring.workflows.serving.questions import (
     Described,
     Found,
     Question,
+    Reading,
     Result,
     Systems,
     parts,
@@ -43,6 +45,20 @@ class Waiting(NamedTuple):
     answer: asyncio.Future[Answer]
 
 
+@dataclass(frozen=True)
+class About:
+    """What the page says of what it searches."""
+
+    name: str
+    """Name of the run, or of the exported system."""
+    collection: str = ""
+    """Name of the collection. Empty if it is not known."""
+    examples: Sequence[str] = ()
+    """Some queries of the collection."""
+    low: Mapping[str, float] = field(default_factory=dict)
+    """By system: a best score below this one is low."""
+
+
 class Unknown(UserError):
     """A system or document that does not exist."""
 
@@ -58,9 +74,10 @@ class Answering:
         default: str,
         left_out: Mapping[str, str],
         metrics: Metrics,
+        about: About,
     ) -> None:
         self.systems, self.documents, self.default, self.left_out = systems, documents, default, left_out
-        self.metrics = metrics
+        self.metrics, self.about = metrics, about
         # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
         self._worker = ThreadPoolExecutor(1, "search")
         self._waiting: list[Waiting] = []
@@ -69,7 +86,10 @@ class Answering:
     def described(self) -> Systems:
         """Describe the systems."""
         return Systems(
-            systems=[_described(name, system) for name, system in self.systems.items()],
+            name=self.about.name,
+            collection=self.about.collection,
+            examples=list(self.about.examples),
+            systems=[_described(name, system, self.about.low.get(name)) for name, system in self.systems.items()],
             default=self.default,
             left_out=dict(self.left_out),
             limits=LIMITS,
@@ -123,11 +143,11 @@ class Answering:
             queries = [query for batch in batches for query in batch]
             texts, without = zip(*queries, strict=True)
             began, seconds = time.perf_counter(), Seconds()
-            hits = iter(self.systems[name].search(texts, k, seconds, without=without))
+            answered = iter(self.systems[name].answer(texts, k, seconds, without=without))
             self.metrics.searched(name, len(queries), seconds)
             for number, batch in zip(numbers, batches, strict=True):
                 wait = began - arrivals[number].time
-                results = [_result(query, doc_id, next(hits)) for query, doc_id in batch]
+                results = [_result(query, doc_id, next(answered)) for query, doc_id in batch]
                 answers[number] = Answer.model_construct(
                     system=name, results=results, seconds=parts(seconds, wait), together=len(queries)
                 )
@@ -144,10 +164,12 @@ class Answering:
         return min(USUAL, self.systems[name].config.limit) if question.k is None else question.k
 
 
-def _result(query: str, doc_id: str | None, hits: list[Hit]) -> Result:
-    return Result.model_construct(query=query, id=doc_id, documents=[Found.of(hit) for hit in hits])
+def _result(query: str, doc_id: str | None, answered: Answered) -> Result:
+    answer = None if answered.answer is None else Reading.model_construct(**answered.answer._asdict())
+    documents = [Found.of(hit) for hit in answered.hits]
+    return Result.model_construct(query=query, id=doc_id, answer=answer, documents=documents)
 
 
-def _described(name: str, system: LoadedSystem) -> Described:
+def _described(name: str, system: LoadedSystem, low: float | None) -> Described:
     config = system.config
-    return Described(name=name, documents=config.documents, limit=config.limit, stages=list(config.stages))
+    return Described(name=name, documents=config.documents, limit=config.limit, low=low, stages=list(config.stages))

@@ -64,13 +64,22 @@ class Found(BaseModel):
     score: float
     """By which the documents are in order."""
     scores: dict[str, float]
-    """The score of each stage that looked at it, by the stage's name: `lexical` (BM25), `dense` (retriever), `fusion`,
-    `ranker`."""
+    """The score of each stage that looked at it, by the stage's name: `lexical` (BM25), `expansion` (BM25, for
+    expansions of the query), `dense` (retriever), `fusion`, `ranker`."""
 
     @classmethod
     def of(cls, hit: Hit) -> Found:
         """A hit as JSON has it."""
         return cls(doc_id=hit.doc_id, title=hit.title, text=hit.text, score=hit.score, scores=hit.scores)
+
+
+class Reading(BaseModel):
+    """A reader's answer to a query."""
+
+    text: str
+    """Empty if there was no document to read."""
+    doc_id: str | None
+    """First of the documents that were read whose title or text contains the answer; null if none does."""
 
 
 class Result(BaseModel):
@@ -80,6 +89,8 @@ class Result(BaseModel):
     """Its text."""
     id: str | None
     """The document that the query is; null for a text."""
+    answer: Reading | None
+    """The reader's answer; null if the system has no reader."""
     documents: list[Found]
 
 
@@ -90,7 +101,7 @@ class Answer(BaseModel):
     results: list[Result]
     seconds: dict[str, float]
     """How long the parts took, one after another: `wait` (for earlier questions), `encode` (tokenise too), `search`,
-    `bm25` (what was waited for it beside the retriever), `fuse`, `rank`, `text`."""
+    `bm25` (what was waited for it beside the retriever), `expand`, `fuse`, `rank`, `text`, `read`."""
     together: int
     """Queries that were answered at the same time, those of other requests included."""
 
@@ -103,13 +114,23 @@ class Described(BaseModel):
     """In the collection."""
     limit: int
     """The most documents that it ranks for a query."""
+    low: float | None
+    """A best score below this one is low: 95 % of the dev queries, by which the run chose a system, had a higher one.
+    If null, the run did not choose, or by too few queries."""
     stages: list[str]
-    """Names of its stages, in order, such as `lexical`, `dense`, `neighbours`, `fusion`, `ranker`."""
+    """Names of its stages, in order, such as `lexical`, `expansion`, `dense`, `neighbours`, `fusion`, `ranker`,
+    `reader`."""
 
 
 class Systems(BaseModel):
     """The systems that can be asked."""
 
+    name: str
+    """Name of the run, or of the exported system."""
+    collection: str
+    """Name of the collection. Empty for an exported system."""
+    examples: list[str]
+    """Some queries of the collection, to begin with."""
     systems: list[Described]
     default: str
     """The one that is asked where none is named."""

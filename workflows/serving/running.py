@@ -16,7 +16,8 @@ from typing import Any
 
 from sparring.components.files import write_json
 from sparring.components.systems.config import SYSTEM
-from sparring.components.systems.system import Hit
+from sparring.components.systems.reading import ReaderAnswer
+from sparring.components.systems.system import Answered, Hit
 from sparring.workflows.experiments.loading import Experiment
 
 FILE = "service.json"
@@ -56,9 +57,9 @@ def announced(
                 path.unlink(missing_ok=True)
 
 
-def asked(
+def ask(
     folder: Path, identity: str, system: str, query: str | None, k: int, doc_id: str | None = None
-) -> list[Hit] | None:
+) -> Answered | None:
     """Ask a running service of a folder. None if no service of the same identity answers for the system: the caller
     then opens the models itself."""
     note = _read(folder / FILE)
@@ -71,8 +72,10 @@ def asked(
         if not _answers(note, identity):
             return None
         question = {"k": k, "system": system, **({"ids": [doc_id]} if query is None else {"queries": [query]})}
-        documents = _asked(f"{note['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
-        return [Hit(**document) for document in documents]
+        result = _request(f"{note['url']}/search", question, ANSWER_SECONDS)["results"][0]
+        answer = result.get("answer")
+        hits = [Hit(**document) for document in result["documents"]]
+        return Answered(None if answer is None else ReaderAnswer(**answer), hits)
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
 
@@ -80,7 +83,7 @@ def asked(
 def answers(url: str, identity: str, seconds: float) -> bool:
     """Tell whether a service of an identity answers at a URL within so many seconds."""
     try:
-        return _asked(f"{url}/health", None, seconds).get("identity") == identity
+        return _request(f"{url}/health", None, seconds).get("identity") == identity
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -90,7 +93,7 @@ def _answers(note: Mapping[str, Any], identity: str) -> bool:
     return note["identity"] == identity and _is_here(note) and answers(note["url"], identity, WAIT_SECONDS)
 
 
-def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+def _request(url: str, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
     headers = {"content-type": "application/json"}
     if token := os.environ.get(TOKEN):
         headers["authorization"] = f"Bearer {token}"

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sparring.components.config import UserError, did_you_mean, listing
+from sparring.components.data.tables import QUERIES, RANKING, read
 from sparring.components.systems import config as configs
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
-from sparring.workflows.serving.answering import Answering
+from sparring.workflows.serving.answering import About, Answering
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.running import identity, identity_of_folder
 from sparring.workflows.store import object_store
-from sparring.workflows.store.dag import graph
+from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable, library
+from sparring.workflows.systems.rows import Outcome
+
+EXAMPLES, EXAMPLE_CHARACTERS = 5, 100
+"""How many queries the page proposes, and the length of the longest."""
+LOW, FEWEST = 0.05, 20
+"""The share of queries whose best scores are called low, and the fewest queries that tell."""
 
 
 class Checked(NamedTuple):
@@ -62,17 +72,18 @@ class Served:
     def open(self) -> Answering:
         """Open all models and indexes. This takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
-        opened, documents = self._open_folder() if loading.is_system(self.config) else self._open_run()
-        return Answering(opened, documents, checked.default, checked.left_out, metrics)
+        opened, documents, about = self._open_folder() if loading.is_system(self.config) else self._open_run()
+        return Answering(opened, documents, checked.default, checked.left_out, metrics, about)
 
-    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents]:
+    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents, About]:
         experiment, store, plans, _ = self._plans()
         opened = library.Library(store, threads=self.threads, models=lambda: self.models, resident=True)
-        return {name: opened.system(plan) for name, plan in plans.items()}, opened.documents(experiment.outcome.data)
+        systems = {name: opened.system(plan) for name, plan in plans.items()}
+        return systems, opened.documents(experiment.outcome.data), about(experiment, store, plans)
 
-    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents]:
+    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents, About]:
         system = LoadedSystem.load(self.config, threads=self.threads, models=lambda: self.models)
-        return {system.config.name: system}, system.documents
+        return {system.config.name: system}, system.documents, About(system.config.name)
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:
         experiment = loading.read(self.config, list(self.assignments), self.runs, self.store)
@@ -94,3 +105,32 @@ class Served:
                 raise UserError(f"{key}: an exported system is as its system.json says; accepted: with a config")
         name = configs.read(self.config).name
         return Checked([name], name, {}, identity_of_folder(self.config), self.config)
+
+
+def about(experiment: Experiment, store: Store, names: Collection[str]) -> About:
+    """Say what the systems of these names search, with queries to begin with and the scores that are low."""
+    outcome = experiment.outcome
+    store.fetch([outcome.data], "queries.parquet")
+    path, split = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
+    queries = read(path, QUERIES, columns=["text"], filters=split)["text"].to_pylist()
+    texts = (text for text in queries if len(text) <= EXAMPLE_CHARACTERS)
+    return About(
+        experiment.name,
+        outcome.rows[-1].collection if outcome.rows else "",
+        list(islice(texts, EXAMPLES)),
+        {name: score for name in names if (score := low_score(outcome, store, name)) is not None},
+    )
+
+
+def low_score(outcome: Outcome, store: Store, name: str) -> float | None:
+    """Return the best score that 95 % of the queries by which the run chose a system exceed with a system. None if the
+    run did not choose among this system and others, or by too few queries."""
+    selection, row = outcome.results.inputs.get("selection"), outcome.ranked.get(name)
+    entries = selection.inputs["systems"] if isinstance(selection, Step) else []
+    for entry in entries:
+        if row is not None and (entry["system"], entry["seed"]) == (name, row.seed) and store.is_done(entry["ranking"]):
+            store.fetch([entry["ranking"]], "ranking.parquet")
+            path = store.path(entry["ranking"]) / "ranking.parquet"
+            best = read(path, RANKING, columns=["score"], filters=[("rank", "=", 1)])["score"].to_numpy()
+            return float(np.quantile(best, LOW)) if len(best) >= FEWEST else None
+    return None

@@ -1,9 +1,9 @@
-"""A collection as recipes use it: its tables, the models that read it, and BM25 over it."""
+"""A collection in a recipe: its tables, token stores and BM25."""
 
 from collections.abc import Hashable
 from contextlib import nullcontext
 
-from sparring.components.config import UserError
+from sparring.components.config import Invalid, UserError
 from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.configs import Pretrained
 from sparring.components.models.reader_configs import ReaderConfig
@@ -31,7 +31,7 @@ class Collection:
 
     @property
     def tokens(self) -> Step:
-        """The first model's token store, which also says which texts are the same."""
+        """The first model's token store. It also identifies texts that are the same."""
         if not self._stores:
             raise RuntimeError("a collection has tokens once a model reads it: call initial_model first")
         return next(iter(self._stores.values()))
@@ -44,7 +44,8 @@ class Collection:
         try:
             check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
         except UserError as error:
-            raise ValueError(f"{label}: {error}") from None  # whoever builds the graph knows the file
+            # whoever builds the graph knows the file
+            raise Invalid(f"{label}: {error}", error.code, error.key) from None
         # A template or an end token changes the tokenizer.
         keys = ("query_prompt", "document_prompt", "end_token", "template")
         prompts = [getattr(config, key, None) or "" for key in keys]
@@ -96,7 +97,7 @@ class Collection:
         return Lexical(self.data, self.term_vectors, self._config.k, self._config.bm25.search, rm3)
 
     def answering(self, ranking: Step, splits: list[str]) -> Step:
-        """Say in a ranking of some splits' queries which documents bear an answer."""
+        """Mark the documents of some splits' rankings that contain an answer."""
         return step(
             f"{ranking.label} answers",
             answering,

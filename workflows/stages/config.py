@@ -1,4 +1,4 @@
-"""What the configs of retrieval recipes have in common."""
+"""Parts that the configs of retrieval recipes share."""
 
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -26,45 +26,44 @@ from sparring.workflows.steps.tokenize import TokenizeConfig
 
 
 class Default(NamedTuple):
-    """A number that a config left open and the recipe filled in."""
+    """A number that the config left out and the recipe filled in."""
 
     key: str
     value: Any
     reason: str
     guessed: bool = False
-    """Whether it was chosen without the collection's files."""
+    """Whether it was chosen without reading the collection's files."""
 
 
 class LexicalConfig(Config):
-    """BM25: its index, and how the index is searched."""
+    """Settings of BM25: its index, and the search."""
 
     index: LuceneIndexConfig = LuceneIndexConfig()
     search: BM25Config = BM25Config()
 
 
 class EvaluateConfig(Config):
-    """What is measured, on which queries."""
+    """Settings of the evaluation: measures and queries."""
 
     split: str = "test"
-    """The split whose queries are never trained on."""
+    """Split whose queries are measured. No model is trained on them."""
     select: str | None = DEV
-    """The split that systems are selected on for the comparison that leads the results, the best trained system against
-    the best untrained one, that weights of fusions are chosen on, and whatever else is decided by queries that no model
-    is trained on. All systems are measured on it too. Null for none of this. Where it is the measured split itself,
-    nothing is selected."""
+    """Split for every choice that is made by queries but is no training, such as the weights of fusions. It also
+    selects the comparison that leads the results: the best trained system against the best untrained one. All systems
+    are measured on it too. If null, nothing is selected. If it is the measured split, nothing is selected either."""
     relevant_from: int = Field(1, ge=1)
-    """The lowest grade that counts as relevant, for all measures but nDCG, which uses the grades: 2 is the strict
-    reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`. A judged query without a
-    document of that grade counts 0, as in trec_eval."""
+    """Lowest grade that counts as relevant. nDCG uses the grades themselves. For TREC DL, 2 is the strict reading and 1
+    the lenient one. A measure may name its own grade: `RR(rel=2)@10`. A judged query without a document of that grade
+    counts 0, as in trec_eval."""
     measures: list[Measure] = Field(["RR@10", "Success@5", "R@100"], validate_default=True)
-    """In `ir_measures`' names."""
+    """Names of measures, as in `ir_measures`."""
     other_qrels: dict[str, AnySource] = {}
-    """Other judgements of the same queries, by the collection name that their results have in tables. The rankings are
-    measured by them too. Of these sources only the qrels are read. An example is TripClick with its other labels."""
+    """Further judgements of the same queries, by the collection name for tables. The rankings are measured by these
+    too. Only the qrels of the sources are read. TripClick, for example, has a second set of labels."""
     other_rankings: dict[str, RankingFile] = Field({}, exclude_if=lambda files: not files)
-    """Rankings of other systems, from files, by the name that tables show: SEAL's beside EAR's."""
+    """Files with rankings of other systems, by the name for tables."""
     entropy: EntropyConfig = EntropyConfig()
-    """Of the retriever's distribution over its first documents."""
+    """Entropy of the retriever's distribution over its first documents. If null, it is not measured."""
 
     @field_validator("measures")
     @classmethod
@@ -74,18 +73,19 @@ class EvaluateConfig(Config):
 
     @property
     def select_by(self) -> str | None:
-        """The measure that is chosen by: the first by judgements; None where there is none."""
+        """The measure for choices: the first by judgements. None if no measure is by judgements."""
         return next((measure for measure in self.measures if not needs_answers(measure)), None)
 
 
 class CollectionConfig(Config):
-    """One collection: how it is read, searched and measured."""
+    """Settings of one collection: its source, search and evaluation."""
 
     data: AnySource
     seeds: Annotated[list[int], AfterValidator(distinct)] = Field([1], min_length=1)
-    """One whole training for each. Tables show the mean over them, and comparisons are between means."""
+    """Seeds. Each has a whole training of its own. Tables show means over the seeds, and comparisons are between
+    means."""
     k: int = Field(100, ge=1)
-    """Documents retrieved for a query."""
+    """Number of documents retrieved for a query."""
     tokens: TokenizeConfig = TokenizeConfig()
     answers: AnswerConfig = AnswerConfig()
     bm25: LexicalConfig = LexicalConfig()
@@ -93,12 +93,12 @@ class CollectionConfig(Config):
     search: SearchConfig = SearchConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     analyse: EmbeddingSpaceConfig | None = None
-    """What the embedding space of each measured retriever looks like: numbers and pictures in the report. Null for
+    """Analysis of each measured retriever's embedding space: numbers and pictures in the report. If null, there is
     none."""
 
 
 class RetrievalConfig(CollectionConfig):
-    """What every retrieval recipe has."""
+    """Settings of every retrieval recipe."""
 
     recipe: str
 
@@ -111,27 +111,28 @@ class RetrievalConfig(CollectionConfig):
 
 
 class GeneratorPhase(Config):
-    """The generator that replaces tokens, such as ELECTRA's."""
+    """Generator that replaces tokens, such as ELECTRA's."""
 
     model: MaskedLanguageModelConfig
     masking: MaskedLanguageModelingConfig = MaskedLanguageModelingConfig()
     train: TrainConfig | None = None
-    """Masked language modelling on the documents before it is asked, for a model without such a head. Null to take it
-    as it is."""
+    """Masked language modelling on the documents before the generator is used, for a model without such a head. If
+    null, the model is used as it is."""
     seed: int | None = None
-    """One training, with this seed, for all seeds of the experiment: intervals and p over the seeds do then not count
-    it as chance. Null for one a seed."""
+    """Seed of one training that all seeds of the experiment share. Intervals and p-values over the seeds then leave out
+    the chance in this training. If null, each seed has its own training."""
 
 
 class DifferenceKeys(Config):
-    """Difference prediction beside a retriever's training, which makes DPR with DiffCSE of it (Chuang, 2024, section
-    2.7): losses over `query discriminator` and `document discriminator`. The paper has one encoder for both sides; with
-    `towers: separate` one discriminator reads behind the vectors of either tower, and begins as the document's."""
+    """Difference prediction in addition to a retriever's training: DPR with DiffCSE (Chuang, 2024, section 2.7). Its
+    losses are over `query discriminator` and `document discriminator`. The paper has one encoder for both sides. With
+    `towers: separate`, one discriminator reads the vectors of both towers and begins as a copy of the document
+    tower."""
 
     difference: DifferenceConfig | None = None
-    """What is edited and predicted. Null for none."""
+    """How texts are edited, and what is predicted about the edits. If null, nothing is predicted."""
     generator: GeneratorPhase | None = None
-    """What edits texts. Null where `difference` is, or needs none."""
+    """Generator that edits texts. Null without `difference`, or if the edits need no generator."""
 
     @model_validator(mode="after")
     def _has_its_generator(self) -> Self:
@@ -140,11 +141,11 @@ class DifferenceKeys(Config):
 
 
 class TrainingPhase(DifferenceKeys):
-    """Training groups, and a training on them."""
+    """Settings of mining groups and training on them."""
 
     screen: ScreenConfig | None = None
-    """False-negative control over the ranking that negatives are drawn from. Null leaves out judged documents and
-    copies of them alone."""
+    """False-negative control over the ranking that negatives are sampled from. If null, only judged documents and
+    copies of these are left out."""
     mine: MineConfig
     train: TrainConfig
 
@@ -184,12 +185,12 @@ def check_candidates(mine: MineConfig, *trainings: TrainConfig | None) -> None:
 
 
 def _looks_at_one(term: LossTerm) -> bool:
-    """Tell whether a loss may learn from one candidate: it reads candidates one by one, or a user wrote it."""
+    """Tell whether a loss can learn from a single candidate: it reads candidates one by one, or a user wrote it."""
     return not term.function.startswith("components.losses.") or term.function.split(".")[2] in ("pointwise", "irgan")
 
 
 def check_generator(generator: GeneratorPhase | None, generates: bool) -> None:
-    """Raise ValueError for a generator that nothing uses, or if tokens are generated without one."""
+    """Raise ValueError for a generator that nothing uses, or if tokens are generated without a generator."""
     if generator is None and generates:
         raise ValueError(
             "generator: null, and tokens are to be replaced or inserted; accepted: a masked language model"

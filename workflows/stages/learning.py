@@ -1,4 +1,5 @@
-"""A training as a step, checked as far as the graph alone tells: a mistake in it is known before anything runs."""
+"""The step that trains a model. Everything that the graph shows is checked first, so that a mistake is reported before
+anything runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +57,7 @@ def learnt(
 
 def _check_carried(label: str, objective: str, config: TrainConfig, start: Step, inputs: Mapping[str, Any]) -> None:
     """Raise ValueError if the start keeps no optimizer, or that of another model, or if the schedule is over."""
-    if start.function is not train or not start.inputs["config"].chained:
+    if start.description.models != "training" or not start.inputs["config"].chained:
         raise ValueError(
             f"{label}: carry: all: {start.label!r} keeps no optimizer; accepted: weights, or a start from a training "
             "that carries all too or has `schedule_updates`"
@@ -77,20 +78,20 @@ def _check_carried(label: str, objective: str, config: TrainConfig, start: Step,
 
 
 def _optimized(objective: str, config: TrainConfig, inputs: Mapping[str, Any]) -> str:
-    """Describe what an optimizer's state belongs to."""
+    """Describe the model and optimizer that an optimizer's state belongs to."""
     extra = sorted(name for name, value in inputs.items() if value is not None and name not in OF_ALL)
     return f"{config.optimizer} for the objective {objective}" + (f" with {', '.join(extra)}" if extra else "")
 
 
 def _made(training: Step) -> int:
-    """Count the updates until a training's end, with those that it carries on from."""
+    """Count the updates until a training's end, including those of the trainings that it continues."""
     config = training.inputs["config"]
     return int(config.updates) + (_made(training.inputs["start"]) if config.carry == "all" else 0)
 
 
 def in_round(config: TrainConfig, i: int, rounds: int) -> TrainConfig:
-    """Return the training of one of several rounds, from 1. Whatever is carried from round to round, round 1 takes
-    over only weights. Rounds that carry all share one schedule, by default of all rounds' updates."""
+    """Return the config of one of several rounds, counted from 1. Round 1 takes over only weights, whatever later
+    rounds carry on. Rounds that carry on everything share one schedule, by default over the updates of all rounds."""
     if config.carry != "all":
         return config
     spans = config.schedule_updates or rounds * config.updates

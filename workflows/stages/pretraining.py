@@ -1,5 +1,5 @@
 """Pre-training of an encoder on a collection's documents: SimLM (Wang et al., 2023), DiffCSE (Chuang et al., 2022), and
-their rivals."""
+the methods that they are compared with."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -37,43 +37,45 @@ OPTIONS = {
     "simcse": ("projector", "augmentation", "generator", "masking", "head", "rated", "text_tokens"),
     "diffcse": ("projector", "difference", "generator", "head", "rated", "text_tokens"),
 }
-"""The keys that each objective reads beside its training."""
+"""Keys that each objective reads besides its training."""
 
 
 class PretrainingPhase(Config):
-    """What is learnt from documents alone."""
+    """A phase of pre-training on documents alone."""
 
     objective: Literal["simlm", "cocondenser", "ict", "simcse", "diffcse"] = "simlm"
-    """`simlm`, with all that `bottleneck` makes of it; `cocondenser`, the same over two spans of each document, which
-    find each other in the view `batch`; `ict`, the inverse cloze task; `simcse`, where two views of a text differ by
-    dropout; `diffcse`, the same and differences. With `towers: separate`, `ict` trains both towers, each on its side of
-    the pairs. The others train one encoder, which both towers then begin from (Zhang et al., 2022, section 4.2)."""
+    """Pre-training objective. `simlm`: the bottleneck objective with the options of `bottleneck`. `cocondenser`: the
+    same over two spans of each document, which must find each other in the view `batch`. `ict`: the inverse cloze task.
+    `simcse`: two views of a text differ by dropout. `diffcse`: `simcse` and difference prediction. With `towers:
+    separate`, `ict` trains both towers, each on its side of the pairs. The other objectives train one encoder, from
+    which both towers then begin (Zhang et al., 2022, section 4.2)."""
     bottleneck: BottleneckConfig = BottleneckConfig()
     spans: SpanConfig = SpanConfig()
     cloze: ClozeConfig = ClozeConfig()
     projector: ProjectorConfig | None = None
-    """Null for `tanh` in SimCSE and `batchnorm` in DiffCSE."""
+    """Layer on top of the vectors during training. If null, `tanh` for SimCSE and `batchnorm` for DiffCSE."""
     augmentation: AugmentationConfig | None = None
-    """Edited copies of the texts as further examples. Null for none."""
+    """Edited copies of the texts as further examples. If null, there are none."""
     difference: DifferenceConfig | None = None
-    """What is edited and predicted. Null for DiffCSE's defaults."""
+    """How texts are edited, and what is predicted about the edits. If null, DiffCSE's defaults."""
     masking: MaskedLanguageModelingConfig | None = Field(None, exclude_if=lambda masking: masking is None)
-    """Masked language modelling beside SimCSE, with a loss over `masked` (Gao et al., 2021: weight .1, `{rate: 0.15,
-    unit: tokens, masked_as: bert, average: tokens}`). Null for none."""
+    """Masked language modelling in addition to SimCSE, with a loss over `masked`. Gao et al. (2021) use weight .1 and
+    `{rate: 0.15, unit: tokens, masked_as: bert, average: tokens}`. If null, there is none."""
     generator: GeneratorPhase | None = None
-    """Null where no token is replaced or inserted."""
+    """Generator that replaces or inserts tokens. Null if no token is replaced or inserted."""
     head: MaskedLanguageModelConfig | None = None
-    """The masked language model whose head predicts tokens. Null for a new head."""
+    """Masked language model whose head predicts tokens. If null, the head is new."""
     rated: AnyLabelledSource | None = None
-    """Rated pairs, such as STS-B's development split: `train.validate_on_dev: {measure: Spearman}` measures the
-    correlation on all of them, and keeps the best checkpoint. Null for none. Of a source with several splits its
-    `splits` say which one counts, that of `validate_on_dev.split`."""
+    """Rated pairs to validate on, such as STS-B's development split. `train.validate_on_dev: {measure: Spearman}`
+    measures the correlation on all of them and keeps the best checkpoint. If the source has several splits, its
+    `splits` names the one for `validate_on_dev.split`. If null, there is no validation on pairs."""
     text_tokens: int | None = Field(None, ge=3, exclude_if=lambda tokens: tokens is None)
-    """Tokens of a text that SimCSE and DiffCSE learn from, special ones included: 32 in the public code, which measures
-    sentences of any length. Null for as many as the retriever reads (`retriever.document_tokens`)."""
+    """Number of tokens of a text that SimCSE and DiffCSE learn from, special tokens included. The public code uses 32,
+    and measures sentences of any length. If null, as many as the retriever reads (`retriever.document_tokens`)."""
     seed: int | None = None
-    """One training, with this seed, that all seeds of the experiment go on from: intervals and p over the seeds do then
-    not count it as chance. Null for one a seed. A phase behind one that is played for each seed is too."""
+    """Seed of one training that all seeds of the experiment share. Intervals and p-values over the seeds then leave out
+    the chance in this training. If null, each seed has its own training. A phase after one that each seed trains is
+    trained for each seed too."""
     train: TrainConfig
 
     @model_validator(mode="after")
@@ -129,17 +131,15 @@ class PretrainingPhase(Config):
 Pretraining = Annotated[
     list[PretrainingPhase], BeforeValidator(lambda raw: raw if isinstance(raw, list) else [raw]), Field(min_length=1)
 ]
-"""One phase, or several that are played one after another, such as masked language modelling and then DiffCSE."""
+"""One phase, or several in order, such as masked language modelling and then DiffCSE."""
 
 
 def pretrained(
     collection: Collection, begun: Model, phases: list[PretrainingPhase], config: CollectionConfig, seed: int
 ) -> list[Model]:
-    """The retriever after each phase of pre-training on the collection's documents.
-
-    If the retriever has two towers, an objective of one encoder trains a start model with shared towers. Both towers of
-    the retriever then begin from that encoder.
-    """
+    """Return the retriever after each phase of pre-training on the collection's documents. If the retriever has two
+    towers, an objective of one encoder trains a start model with shared towers. Both towers of the retriever then begin
+    from that encoder."""
     models = [begun]
     reads = begun.step.inputs["config"]
     encoder: Step | None = None  # what objectives of one encoder have trained so far
@@ -233,8 +233,9 @@ def generator(
     edits: MaskConfig,
     tokens: int | None = None,
 ) -> Step:
-    """Return the generator, perhaps after masked language modelling. Of each text, the first `tokens` are learnt from.
-    ValueError if the files of both models tell that it cannot replace tokens of what `model` reads."""
+    """Return the generator, after masked language modelling if that is configured. It learns from the first `tokens` of
+    each text. ValueError if the files of both models show that the generator cannot replace tokens of what `model`
+    reads."""
     if isinstance(reads := model.begun.inputs.get("config"), DualEncoderConfig):
         if tokens is not None:
             reads = reads.model_copy(update={"document_tokens": tokens})
@@ -250,9 +251,9 @@ def generator(
 
 
 def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderConfig, edits: MaskConfig) -> None:
-    """Raise ValueError if the generator cannot work on the retriever's tokens: it has others or fewer positions, or
-    masks are of words and nobody knows where words begin. Otherwise the run would tell only after the generator's
-    training. Files that cannot be read are left to that."""
+    """Raise ValueError if the generator cannot work on the retriever's tokens: it has other tokens or fewer positions,
+    or whole words are masked and the tokenizer does not show where words begin. Without this check the run would fail
+    only after the generator's training. Files that cannot be read are left to the training."""
     kind, most = kind_of_tokenizer(retriever), positions(generator)
     if edits.unit == "words" and kind not in (None, "WordPiece"):
         raise ValueError(
@@ -268,8 +269,8 @@ def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderCo
 
 
 def _check_vocabulary(key: str, model: MaskedLanguageModelConfig, retriever: DualEncoderConfig) -> None:
-    """Raise ValueError if a masked language model, asked for by a key, has other tokens than the retriever.
-    Vocabularies that cannot be read are left to the training."""
+    """Raise ValueError if the masked language model that a key names has other tokens than the retriever. Vocabularies
+    that cannot be read are left to the training."""
     predicted, read = vocabulary(model), vocabulary(retriever)
     if predicted is not None and read is not None and predicted != read:
         raise ValueError(
@@ -289,8 +290,8 @@ def _learnt(
     dev: Step | None = None,
     **inputs: Any,
 ) -> Step:
-    """Train on the collection's documents, over the token store of the model that `reads` them. ValueError if no
-    documents are held out to validate on."""
+    """Train on the collection's documents, with the token store of the model that `reads` them. ValueError if
+    validation is configured and no documents are held out for it."""
     return learnt(
         label,
         objective,

@@ -117,10 +117,13 @@ class Results:
         self.add(name, retrieval, seed=seed, round=round, entropy=entropy)
         return retrieval
 
-    def add_measures(self, name: str, measures: Step, *, seed: int, encoder: Dense | None = None) -> None:
-        """Add a system label measures are of vectors, or of what is made of a ranking, such as a reader's answers."""
+    def add_measures(
+        self, name: str, measures: Step, *, seed: int, system: System | None = None, encoder: Dense | None = None
+    ) -> None:
+        """Add measures of something else than a ranking: of a system's answers, or of an encoder's vectors."""
         split, data = self.config.evaluate.split, self.collection.data
-        self.rows.append(Row(name, None, self._collection, split, seed, measures, data, encoder=encoder))
+        row = Row(name, None, self._collection, split, seed, measures, data, system=system, encoder=encoder)
+        self.rows.append(row)
 
     def gather(self, comparisons: list[tuple[str, str]]) -> Step:
         """Gather all measures and the comparisons. The leading system and the one to deploy are also compared with

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.steps.select import select
-from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
 from sparring.workflows.systems.phases import EVALUATION
 from sparring.workflows.systems.rows import Outcome
@@ -25,7 +24,8 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
             )
         note = f"{outcome.note} The measured queries, of `train`, are those that it learnt from."
         outcome = replace(outcome, note=note)
-    looks = [node.inputs for node in graph([outcome.results]) if node.function is train and node.inputs["dev"]]
+    trainings = [node for node in graph([outcome.results]) if node.description.models == "training"]
+    looks = [node.inputs for node in trainings if node.inputs["dev"]]
     chose = [look["config"].validate_on_dev.split for look in looks if look["dev"].inputs.get("data") is outcome.data]
     if evaluate.split in chose:
         note = f"{outcome.note} The measured queries, of `{evaluate.split}`, chose among the weights of trainings too."
@@ -56,6 +56,7 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
         }
         for row in outcome.rows
         if row.system is not None
+        and row.ranking is not None
         and row.system.covers(split)
         and not row.oracle
         and row.data.fingerprint == outcome.data.fingerprint

@@ -1,5 +1,5 @@
-"""Encoders of sentences on sets with labels: similarity as people rate it, and transfer to classification (SentEval,
-Conneau and Kiela, 2018; DiffCSE, Chuang et al., 2022, Tables 2.1, 2.2, 2.10 and 2.11, Figure 2-2).
+"""Encoders of sentences, measured on sets with labels: similarity as people rate it, and transfer to classification
+(SentEval, Conneau and Kiela, 2018; DiffCSE, Chuang et al., 2022, Tables 2.1, 2.2, 2.10 and 2.11, Figure 2-2).
 
 Vectors are those of the encoder's document side. Intervals of correlations are by the infinitesimal jackknife over
 pairs (`components.evaluation.similarity`), those of accuracies and of recall over examples.
@@ -40,15 +40,15 @@ class LabelledSet(Config):
 
 
 class RatedPairs(LabelledSet):
-    """Pairs of sentences that people have rated."""
+    """Settings of pairs of sentences that people have rated."""
 
     split: str = "test"
-    """The split whose pairs are measured. Every split that `data` reads is encoded: let it read no other."""
+    """Split whose pairs are measured. All splits that `data` reads are encoded, so let it read no other."""
     retrieve: list[Measure] = []
-    """Measures, such as R@1, of finding the other sentence of a positive pair among all sentences of the set without
-    the query itself and its copies (Table 2.10; `data.own_document`). Each of the two sentences is a query once; the
-    published percentages are multiples of 1/194 for 97 pairs, so the paper has done the same. Copies of the other
-    sentence count as wrong. Empty for none."""
+    """Measures, such as R@1, of finding the second sentence of a positive pair among all sentences of the set (Table
+    2.10). The query itself and its copies are left out (`data.own_document`). Each of the two sentences is a query
+    once: the published percentages are multiples of 1/194 for 97 pairs, so the paper has done the same. Copies of the
+    second sentence count as wrong. If empty, none is measured."""
 
     @field_validator("retrieve")
     @classmethod
@@ -60,19 +60,19 @@ class RatedPairs(LabelledSet):
 
 
 class LabelledSentences(LabelledSet):
-    """Sentences, or pairs, with a class."""
+    """Settings of sentences, or pairs of sentences, with a class."""
 
     split: str | None = None
-    """The split that is measured, after training on `train`. Null for cross-validation over all examples."""
+    """Split that is measured, after training on `train`. If null, cross-validate over all examples."""
 
 
 class SentencesConfig(Config):
-    """Sets by name, and how encoders are measured on them."""
+    """Sets by name, and the settings of measuring encoders on them."""
 
     similarity: dict[str, RatedPairs] = {}
-    """Sets of rated pairs, by the name that tables show."""
+    """Sets of rated pairs, by the name for tables."""
     transfer: dict[str, LabelledSentences] = {}
-    """Sets of classified sentences, by the name that tables show."""
+    """Sets of classified sentences, by the name for tables."""
     tokens: TokenizeConfig = TokenizeConfig()
     encode: EncodeConfig = EncodeConfig(precision="fp32", vectors="float32")
     search: SearchConfig = SearchConfig()
@@ -90,11 +90,11 @@ class SentencesConfig(Config):
         return self
 
     def all_sets(self) -> dict[str, RatedPairs | LabelledSentences]:
-        """By the name that tables show."""
+        """Return all sets by their names in tables."""
         return {**self.similarity, **self.transfer}
 
     def on(self, labelled: RatedPairs | LabelledSentences, seeds: list[int]) -> CollectionConfig:
-        """Say how one set is read, encoded, searched and measured."""
+        """Return the config for reading, encoding, searching and measuring one set."""
         measures = labelled.retrieve if isinstance(labelled, RatedPairs) else []
         k = max([cutoff(name) or 0 for name in measures], default=1)
         evaluate = EvaluateConfig(split=labelled.split or ALL, select=None, measures=measures)
@@ -119,10 +119,10 @@ class SentenceEncoder:
     """An encoder of sentences."""
 
     system: str
-    """As tables have it."""
+    """Its name in tables."""
     seed: int
     label: str
-    """How the labels of its steps begin."""
+    """Beginning of its steps' labels."""
     on: Callable[[Collection], Model]
     """The encoder, with a token store of a collection."""
 

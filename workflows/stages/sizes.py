@@ -1,4 +1,4 @@
-"""Size against quality: a retriever's vectors searched in several ways, as rows of the table."""
+"""Size against quality: a retriever's vectors, searched in several ways as rows of the table."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from sparring.components.config import Config
 from sparring.workflows.stages.results import Results
 from sparring.workflows.steps.search import SearchConfig
-from sparring.workflows.steps.sizes import sizes
+from sparring.workflows.steps.sizes import SIZES, sizes
 from sparring.workflows.store.dag import Step, in_phase, step
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.phases import EVALUATION
@@ -16,12 +16,12 @@ from sparring.workflows.systems.rows import Outcome
 
 
 class SizesKey(Config):
-    """The key of recipes whose retriever can be measured with smaller vectors."""
+    """The key of recipes that can measure smaller vectors."""
 
     sizes: dict[str, SearchConfig] = Field({}, exclude_if=lambda sizes: not sizes)
-    """Further ways to search the last retriever's vectors, by the names that tables show behind its own:
-    `{int8: {vectors: int8}, "96 dimensions": {dimensions: 96}, PQ48: {index: PQ48}}`. Smaller vectors are made of those
-    that were encoded; nothing is encoded anew. The report has a table of size against quality."""
+    """Further ways to search the last retriever's vectors, by the ending of their names in tables: `{int8: {vectors:
+    int8}, "96 dimensions": {dimensions: 96}, PQ48: {index: PQ48}}`. They use the encoded vectors; nothing is encoded
+    again. The report then has a table of size against quality."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -36,11 +36,11 @@ class Sizes:
 
     results: Results
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """What the step `sizes` takes, one a size and seed."""
+    """Entries for the step `sizes`, one for each size and seed."""
 
     @in_phase(EVALUATION)
     def add(self, system: str, retrieval: Dense, searches: dict[str, SearchConfig], *, seed: int) -> None:
-        """Measure each size of a system that was measured itself."""
+        """Measure each size of a system that was itself measured."""
         if not searches:
             return
         split = self.results.config.evaluate.split
@@ -74,4 +74,4 @@ class Sizes:
 
 def tables(outcome: Outcome) -> tuple[Step, ...]:
     """List an outcome's tables of sizes."""
-    return tuple(picture for picture in outcome.pictures if picture.function is sizes)
+    return tuple(picture for picture in outcome.pictures if SIZES in picture.description.shows)

@@ -1,4 +1,4 @@
-"""Where a recipe's retriever comes from: a model as it is, pre-training, or another experiment."""
+"""The start of a recipe's retriever: a model as it is, pre-training, or another experiment."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -21,17 +21,18 @@ from sparring.workflows.systems.phases import PRETRAINING
 
 
 class StartedConfig(RetrievalConfig):
-    """A recipe whose retriever may begin from more than a model as it is."""
+    """Settings of a recipe whose retriever can begin from more than a model as it is."""
 
     pretrain: Pretraining | None = None
-    """What the retriever learns from the collection's documents before it learns from queries: one of the objectives of
-    the recipe `simlm`, or several in turn. It is measured as `pre-trained`. Null for nothing."""
+    """Pre-training on the collection's documents before the retriever learns from queries: one of the objectives of the
+    recipe `simlm`, or several in order. The result is measured as `pre-trained`. If null, there is no pre-training."""
     start_from: str | None = None
-    """An experiment's file, relative to where you run or to this config: the retriever begins from the last one that it
-    trains, such as SimLM's pre-trained encoder (recipe `simlm`, with `retriever_1: null`). It must be made from the
-    same model, by the same keys; the collection may be another. A retriever with `towers: separate` may also begin from
-    one with shared towers: both of its towers then begin from that encoder. Each seed begins from that of the same
-    seed. It is measured as `pre-trained`. Null for the model as it is."""
+    """File of another experiment, relative to the working directory or to this config. The retriever begins from the
+    last one that it trains, such as SimLM's pre-trained encoder (recipe `simlm`, with `retriever_1: null`). Both must
+    be made from the same model, by the same keys; the collections may differ. With `towers: separate`, the other
+    retriever may have shared towers: both towers then begin from that encoder. Each seed begins from the same seed of
+    the other experiment. The result is measured as `pre-trained`. If null, the retriever begins from the model as it
+    is."""
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -41,14 +42,16 @@ class StartedConfig(RetrievalConfig):
 
 
 class RetrieverToMeasure(Part):
-    """A recipe that measures one retriever and trains none."""
+    """Settings of a recipe that measures one retriever and trains none."""
 
     retriever: RetrieverConfig | None = None
-    """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
+    """A model from a hub, a package, or the folder of an export, used as it is. An exported folder needs no key but
+    `model`."""
     experiment: str | None = None
-    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
+    """File of another experiment instead, relative to the working directory or to this config. The retriever is the
+    last one that it trains."""
     sets: Assignments = []
-    """`key.path=value` for that experiment, as `--set` has it."""
+    """Changes to that experiment's config, each as `key.path=value`, as for `--set`."""
 
     @model_validator(mode="after")
     def _one_retriever(self) -> Self:
@@ -61,8 +64,8 @@ class RetrieverToMeasure(Part):
 
 @in_phase(PRETRAINING)
 def started(results: Results, collection: Collection, untrained: Dense, config: StartedConfig, seed: int) -> Dense:
-    """Return what a seed's training begins from: the start model, or what `pretrain` or `start_from` made of it.
-    ValueError if the latter is made from another model."""
+    """Return the model that a seed's training begins from: the start model, or the result of `pretrain` or
+    `start_from`. ValueError if `start_from` is made from another model."""
     begun = untrained.model
     if config.pretrain is not None:
         retriever = pretrained(collection, begun, config.pretrain, config, seed)[-1]
@@ -74,7 +77,8 @@ def started(results: Results, collection: Collection, untrained: Dense, config: 
 
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
-    """Return the last retriever that another experiment trains, split into two towers if only `begun` has two."""
+    """Return the last retriever that another experiment trains. It is split into two towers if `begun` has two and it
+    has one."""
     outcome = loading.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
     trained = outcome.last_retriever(f"start_from: {path}")
     nodes = graph([trained])
@@ -95,7 +99,7 @@ def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step
 
 
 def _begins_two_towers(candidate: Any, retriever: DualEncoderConfig) -> bool:
-    """Tell whether a retriever with two towers differs from a candidate with one in nothing else."""
+    """Tell whether a retriever differs from a candidate only in that it has two towers and the candidate one."""
     if not isinstance(candidate, DualEncoderConfig) or retriever.towers != "separate" or candidate.towers == "separate":
         return False
     of_two = {key: getattr(retriever, key) for key in ("towers", "share", "projections")}

@@ -1,4 +1,4 @@
-"""A phase of training: mine groups from a ranking, perhaps screened, and train a model on them."""
+"""A phase of training: mine groups from a ranking, screen them if configured, and train a model on them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,6 @@ from sparring.workflows.stages.config import TrainingPhase, predicts_differences
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.stages.pretraining import generator
 from sparring.workflows.steps.mine import MineConfig, mine
-from sparring.workflows.steps.ranked_pairs import ranked_pairs
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.screen import screen
 from sparring.workflows.store.dag import Step, step
@@ -21,7 +20,7 @@ from sparring.workflows.systems.system import Rankings
 
 @dataclass(frozen=True)
 class ScreenInputs:
-    """What candidates can be screened with: a ranker, and the documents' vectors that made the ranking."""
+    """Models and vectors for screening candidates: a ranker, and the vectors of the documents that made the ranking."""
 
     ranker: Model | None = None
     vectors: Step | None = None
@@ -59,8 +58,8 @@ def mine_groups(
     inputs: ScreenInputs = NO_INPUTS,
     gate: Step | None = None,
 ) -> Step:
-    """Mine one group for each visit of a training query, none behind a closed gate. Without rankings all negatives
-    are random, unless the config takes negatives from the source."""
+    """Mine one group for each visit of a training query. Queries behind a closed gate have none. Without rankings all
+    negatives are random, unless the config takes negatives from the source."""
     ranking = rankings("train") if rankings is not None and config.mine.given is None else None
     if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
@@ -87,7 +86,7 @@ def mine_groups(
 def screened(
     label: str, collection: Collection, ranking: Step | None, config: ScreenConfig, inputs: ScreenInputs
 ) -> Step:
-    """Say in a ranking which of its candidates may become negatives."""
+    """Mark the candidates of a ranking that may become negatives."""
     if ranking is None:
         raise UserError(f"{label}: screen: candidates are screened in a ranking, and there is none here")
     votes = None
@@ -131,11 +130,9 @@ def train_model(
     part: str | None = None,
     **options: Config,
 ) -> Model:
-    """Train the model on groups. If the config asks for it, validate on groups that are mined from `rankings`.
-
-    `part` is the part of a run that the training belongs to, by default `<objective> training`. `options` are configs
-    that only the model's objective takes, by its names for them.
-    """
+    """Train the model on groups. If the config asks for it, validate on groups that are mined from `rankings`. `part`
+    is the part of a run that the training belongs to, by default `<objective> training`. `options` are configs that
+    only the model's objective takes, by parameter name."""
     objective, artifacts = model.objective, {}
     if config.difference is not None and predicts_differences(config.train):
         if objective != "retriever":
@@ -145,7 +142,7 @@ def train_model(
             artifacts["generator"] = generator(
                 f"{label} generator", collection, model, config.generator, seed[0], edits=config.difference
             )
-    taught = rows.function not in (mine, ranked_pairs) or config.mine.given == "scores"
+    taught = rows.description.makes not in ("groups", "pairs") or config.mine.given == "scores"
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         source = config.mine.given
@@ -187,6 +184,6 @@ def train_model(
 
 
 def splits_for(*trainings: TrainConfig | None) -> list[str]:
-    """List the splits that need a ranking, so that groups for these trainings can be mined from it."""
+    """List the splits that need a ranking for mining these trainings' groups."""
     looks = [config.validate_on_dev for config in trainings if config is not None]
     return list(dict.fromkeys(["train", *(look.split for look in looks if look is not None)]))

@@ -1,1 +1,1 @@
-"""One file a step: each fills one directory, binding components to Ray."""
+"""Steps, one module each. A step fills one directory and runs components on Ray."""

@@ -1,4 +1,4 @@
-"""What a retriever's embedding space looks like: distances, distributions and a map of queries and documents."""
+"""Analyse a retriever's embedding space: distances, distributions and a map of queries and documents."""
 
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ def analyse(
 ) -> dict[str, Any]:
     """Write `analysis.json` of the split's judged queries (`components.evaluation.embedding_space`).
 
-    `vectors` are the documents', `queries` those of the split's queries. The summary has the analysis'
-    numbers. Each query is looked at with its first relevant document, and with the first document of the ranking.
+    `vectors` are the documents', `queries` those of the split's queries. The summary has the numbers of the analysis.
+    Each query is compared with its first relevant document, and with the first document of the ranking.
     """
     query_ids = ids_of(data / "queries.parquet", "query_id")
     document_ids = ids_of(data / "documents.parquet", "doc_id")
@@ -71,7 +71,8 @@ def analyse(
 
 
 def _judged(ids: list[str], rows: np.ndarray, relevant: dict[int, np.ndarray]) -> tuple[list[str], np.ndarray]:
-    """Those with a relevant document: a split that is measured by answers alone has queries without."""
+    """Return the queries that have a relevant document. A split that is measured by answers alone has queries
+    without."""
     kept = np.asarray([int(row) in relevant for row in rows], bool)
     return pc.filter(pa.array(ids, TEXT), pa.array(kept)).to_pylist(), rows[kept]
 

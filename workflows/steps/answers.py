@@ -1,4 +1,4 @@
-"""Which retrieved documents bear an answer to their query: for measures, positives and negatives."""
+"""Mark which retrieved documents contain an answer to their query, for measures, positives and negatives."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,28 +19,28 @@ from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
 ROWS = 1_000_000
-"""Rows of a ranking in memory at once; changes no result."""
+"""Number of rows of a ranking in memory at once. It changes no result."""
 
 
 class AnswerConfig(Config):
-    """When a document bears an answer."""
+    """Rules by which a document contains an answer."""
 
     mode: Mode = "tokens"
-    """`tokens` as DPR matches; `regex` for answers that are patterns, such as CuratedTREC's. EM and F1 of a reader hold
-    its answers against the words of the right ones, patterns too, so that they say nothing there."""
+    """Kind of match. `tokens`: as in DPR's code. `regex`: answers are patterns, as CuratedTREC's. EM and F1 of a reader
+    compare words with the pattern itself, so they mean nothing for `regex`."""
     fields: Literal["text", "title and text"] = "text"
-    """Where an answer is looked for. DPR, and so AR2's numbers, look in the text alone."""
+    """Parts of a document that are searched for an answer. DPR, and so AR2's numbers, search the text alone."""
 
 
 @Description(part="groups and negatives")
 def answering(
     out: Path, machine: Machine, *, data: Path, ranking: Path, splits: list[str], config: AnswerConfig
 ) -> dict[str, Any]:
-    """Write the splits' ranking with one more column, `hit`: whether the document bears an answer
+    """Write the splits' ranking with a column `hit`, which says whether the document contains an answer
     (`components.data.answers`).
 
-    The collection is read once: each row group by the worker that searches it. The ranking may have hundreds of
-    millions of rows, so it is read a piece at a time, and the pairs to search for in each row group lie on disk.
+    The collection is read once, each row group by the worker that searches it. The ranking may have hundreds of
+    millions of rows, so it is read piece by piece, and the pairs to search for in each row group are kept on disk.
     """
     of_splits = query_ids_of(data, splits)
     query_ids = ids_of(data / "queries.parquet", "query_id")
@@ -50,7 +50,7 @@ def answering(
     first = np.cumsum([0, *sizes])
 
     def sought() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Queries and documents of the splits' rows, by their places in the collection."""
+        """Yield queries and documents of the splits' rows, by their places in the collection."""
         for piece in _of_splits(ranking, of_splits, ["query_id", "doc_id"]):
             queries = rows_of(piece["query_id"], query_ids, source=str(ranking))
             yield queries, rows_of(piece["doc_id"], document_ids, source=str(ranking))
@@ -90,7 +90,7 @@ def answering(
 
 
 def _of_splits(ranking: Path, wanted: pa.Array, columns: list[str]) -> Iterator[pa.Table]:
-    """A ranking's rows of some queries, a piece at a time."""
+    """Yield a ranking's rows of some queries, piece by piece."""
     for piece in pieces(ranking / "ranking.parquet", RANKING, columns=columns, rows=ROWS):
         yield piece.filter(pc.is_in(piece["query_id"], value_set=wanted))
 
@@ -127,7 +127,7 @@ def _write_hits(to: Path, ranking: Iterable[pa.Table], hits: np.ndarray) -> None
 
 
 class Matcher:
-    """Looks for answers in the documents of one row group."""
+    """A worker that searches the documents of one row group for answers."""
 
     def __init__(self, *, data: Path, pairs: Path, config: AnswerConfig, threads: int) -> None:
         self._documents, self._config = data / "documents.parquet", config
@@ -148,7 +148,7 @@ class Matcher:
         save_array(path, np.asarray(hits, bool))
 
     def _texts(self, group: int, rows: list[int]) -> list[str]:
-        """Where an answer is looked for in some documents of a row group."""
+        """Return the parts of some documents of a row group that are searched."""
         fields = ["title", "text"] if self._config.fields == "title and text" else ["text"]
         table = pq.ParquetFile(self._documents).read_row_group(group, columns=fields)
         columns = [table[field].to_pylist() for field in fields]
@@ -157,7 +157,7 @@ class Matcher:
         return [document_text(columns[0][row], columns[1][row]) for row in rows]
 
     def _make_ready(self, queries: set[int]) -> None:
-        """Make the matchers of some queries' answers, where there are none yet."""
+        """Make the matchers of some queries' answers, unless they are made already."""
         for query in queries - self._matchers.keys():
             try:
                 self._matchers[query] = matcher(self._answers[query].as_py(), self._config.mode)

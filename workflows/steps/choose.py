@@ -1,4 +1,4 @@
-"""How good each expansion of a query is, and which one to choose (Chuang et al., 2023, section 3.3)."""
+"""Measure how good each expansion of a query is, and choose expansions (Chuang et al., 2023, section 3.3)."""
 
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,16 @@ from sparring.workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
 QUERIES = 2048
-"""Whose rankings are in memory at a time."""
+"""Number of queries whose rankings are in memory at a time."""
 
 
 @Description(part="query reranking")
 def answer_ranks(out: Path, machine: Machine, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
-    """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
+    """Write `ranks.parquet`, the minimum answer rank of each expansion. The rank is null if the ranking holds no
+    answer.
 
-    With `by_answer`, `ranking` is one that `answering` wrote. Without, the rank is that of the first relevant document.
+    With `by_answer`, `ranking` is a ranking that the step `answering` wrote. Otherwise the rank is that of the first
+    relevant document.
     """
     expansions = read(expanded / FILE, EXPANSIONS)
     qrels = None if by_answer else read(expanded / "qrels.parquet", QRELS)
@@ -67,11 +69,11 @@ def rank_groups(
     candidates: int | None,
     seed: list[Any],
 ) -> dict[str, Any]:
-    """Write `groups.parquet`: each query of the split with its expansions, their ranks as targets.
+    """Write `groups.parquet`: each query of the split with its expansions, whose ranks are the targets.
 
     An expansion without an answer has the rank `max_rank` (Chuang et al., 2023: MAX_RANK, 101 or 250). `candidates`
-    draws so many expansions of each query. Queries whose expansions all have the same rank are left out, as no pair of
-    them can be learnt from; `queries` draws so many of the others.
+    expansions of each query are sampled. Queries whose expansions all have the same rank are left out, since no pair of
+    them can be learnt from. `queries` is the number of remaining queries to sample.
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
     of_split = query_ids_of(data, [split])
@@ -90,11 +92,13 @@ def rank_groups(
         kept = [group for group in kept if group[0] in few]
     if not kept and table["rank"].null_count == len(table):
         raise UserError(
-            f"split {split!r}: no expansion retrieves what it is looked for; where queries have no answers, go by "
-            "judgements: `relevant_by: qrels`"
+            f"split {split!r}: no expansion retrieves a relevant document, so there is nothing to learn. If queries "
+            "have no answers, set `relevant_by: qrels`."
         )
     if not kept:
-        raise UserError(f"split {split!r}: no query has expansions of which one retrieves more than another")
+        raise UserError(
+            f"split {split!r}: all expansions of each query retrieve equally well, so there is nothing to learn."
+        )
     rows = [
         {
             "query_id": query,
@@ -122,7 +126,8 @@ def choose(
     split: str,
     number: int | None,
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`, each query's that of the chosen expansion, and `choices.parquet`, which that is.
+    """Write `ranking.parquet`, the ranking of each query's chosen expansion, and `choices.parquet`, which expansion
+    that is.
 
     `scores` is what `predict` wrote or, for the oracle (`best query`), what `answer_ranks` wrote. Without scores the
     first expansion is chosen. Queries without an expansion keep the ranking of `otherwise`.
@@ -152,7 +157,7 @@ def choose_several(
     most: int,
     config: FusionConfig,
 ) -> dict[str, Any]:
-    """Write the same files for the `most` best expansions of each query, their rankings fused."""
+    """Write the same files for the `most` best expansions of each query, and fuse their rankings."""
     expansions = _asked(expanded, split)
     choices = query_choice.choose(expansions, _scores(scores, expansions), most=most)
     _write(out, choices, data=data, ranking=ranking, otherwise=otherwise, split=split, fusion=config)
@@ -211,9 +216,8 @@ def _in_order(path: Path, queries: pa.Array) -> pa.Array:
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
     """Return a score for each expansion. The lowest is the best, an expansion without an answer the worst."""
-    if scores is None:  # number 0, the question as it is, is not the generator's
-        numbers = expansions["number"].to_numpy().astype(np.float64)
-        return np.where(numbers > 0, numbers, np.inf)
+    if scores is None:
+        return query_choice.generation_order(expansions)
     oracle = (scores / RANKS).exists()
     table = read(scores / RANKS, ANSWER_RANKS) if oracle else read(scores / PREDICTED, PREDICTIONS)
     rows = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())

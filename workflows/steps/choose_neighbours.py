@@ -1,7 +1,8 @@
-"""Choose the numbers of reranking by neighbours by what they do for queries, without any training.
+"""Choose the parameters of reranking by neighbours on queries, without any training.
 
-Trials share the vectors, and each takes a moment. The numbers are chosen on a split of their own or, where there is
-none, by cross-validation: each fold of the queries is reranked with what was best for the others.
+Trials share the vectors, and each takes a moment. The parameters are chosen on a split of their own. If there is none,
+they are chosen by cross-validation: each fold of the queries is reranked with the best parameters for the remaining
+folds.
 """
 
 from collections.abc import Iterator
@@ -32,31 +33,31 @@ Trial = dict[str, Any]
 
 
 class TrialsConfig(Config):
-    """Which numbers are tried, and by how many queries. The ranges are those that the paper's code searches, except for
-    the mixture. That code searches `mix` from 0.001 on, for inner products of about 100 that are mixed as they are."""
+    """Ranges of the parameters, and the queries they are tried on. The ranges are those that the paper's code searches,
+    except for `mix`: that code starts at 0.001, for inner products of about 100 that are mixed as they are."""
 
     folds: int = Field(5, ge=2)
-    """Of a cross-validation."""
+    """Number of folds of a cross-validation."""
     queries: int | None = Field(None, ge=1)
-    """A sample of so many of the split's queries; null for all."""
+    """Number of the split's queries to sample. Null takes all."""
     trials: int = Field(60, ge=2)
-    """Drawn at random; the first is the ranking as it was."""
+    """Number of trials. All but the first are sampled at random; the first is the original ranking."""
     seed: int = 0
-    """Of the trials and the folds."""
+    """Seed of the trials and the folds."""
     context: list[int] = Field([20, 40, 60, 100], min_length=1)
-    """N, one of these."""
+    """Values of `context` (N, the number of documents that are reranked) to sample from."""
     k: tuple[int, int] = (3, 30)
-    """Drawn between these two, as are the next three."""
+    """Smallest and largest value of `k`. `k`, `k_exp`, `tau` and `mix` are sampled from such ranges."""
     k_exp: tuple[int, int] = (1, 20)
-    """At most k is taken."""
+    """Smallest and largest value of `k_exp`. A larger value than `k` is lowered to `k`."""
     tau: tuple[float, float] = (0.0, 0.8)
-    """In every second trial; 0 in the others."""
+    """Smallest and largest value of `tau` in every second trial. In the remaining trials it is 0."""
     mix: tuple[float, float] = (0.1, 1.0)
-    """On a logarithmic scale."""
+    """Smallest and largest value of `mix`, sampled on a logarithmic scale."""
     weight: list[Weight] = Field(["linear"], min_length=1)
-    """One of these."""
+    """Values of `weight` to sample from."""
     geometric: list[Normalise] = Field(["max-min"], min_length=1)
-    """One of these."""
+    """Values of `geometric` to sample from."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -71,7 +72,7 @@ class TrialsConfig(Config):
         return self
 
     def drawn(self) -> list[Trial]:
-        """The trials: `NeighboursConfig`'s keys and `context`."""
+        """Return the trials, each with the keys of `NeighboursConfig` and `context`."""
         return [self._trial(number) for number in range(self.trials)]
 
     def _trial(self, number: int) -> Trial:
@@ -91,18 +92,18 @@ class TrialsConfig(Config):
 
 
 class ChooseConfig(TrialsConfig):
-    """Which numbers are tried, and what is the best of them."""
+    """Parameters to try, and how the best of them are chosen."""
 
     split: str | None = "dev"
-    """The split whose queries the numbers are chosen by. Null for cross-validation over the measured queries."""
+    """Split whose queries the parameters are chosen on. Null chooses by cross-validation over the measured queries."""
     measure: str = "nDCG@10"
-    """The measure whose mean over the queries is to be as high as possible."""
+    """Measure whose mean over the queries is maximised."""
 
     @field_validator("measure")
     @classmethod
     def _of_judgements(cls, measure: str) -> str:
         if needs_answers(known(measure)):
-            raise ValueError(f"{measure} is no measure of judgements")
+            raise ValueError(f"{measure} needs answers. Use a measure of judgements, such as nDCG@10.")
         return measure
 
 
@@ -118,11 +119,11 @@ def chosen(
     split: str,
     config: ChooseConfig,
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`, the split's queries reranked; `trials.json` and `chosen.json` say by which numbers.
+    """Write `ranking.parquet`, the split's reranked queries. `trials.json` and `chosen.json` have the parameters.
 
-    `vectors` are the documents'. `queries` are the queries' vectors and `rankings` their rankings: the split's and,
-    where numbers are chosen on another split, that one's. A cross-validation without a judged query for each fold
-    leaves the ranking as it was.
+    `vectors` are the documents'. `queries` are the queries' vectors and `rankings` their rankings: those of the split
+    and, if parameters are chosen on another split, those of that split too. If there are fewer judged queries than
+    folds, a cross-validation leaves the ranking unchanged.
     """
     measured = _queries(data, split)
     judged = _judged(data, config, split) if measured else []
@@ -150,7 +151,9 @@ def chosen(
 
     parts = []
     for fold, (fold_queries, fit_rows) in enumerate(folds):
-        best = int(values[:, fit_rows].mean(1).argmax())  # of equals the first: as retrieved, if nothing is better
+        best = int(
+            values[:, fit_rows].mean(1).argmax()
+        )  # the first of equal trials: the ranking as retrieved, if nothing is better
         parts.append(Shard(f"part-{fold:05d}.parquet", len(fold_queries), {"trial": trials[best], "fold": fold}))
     map_shards(TrialApplier, parts, **arguments, unit="queries")
     reranked = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
@@ -161,7 +164,7 @@ def chosen(
 
 
 def _as_retrieved(out: Path, rankings: list[Path], queries: list[str], config: ChooseConfig) -> dict[str, Any]:
-    """Write what there is where nothing can be chosen by: the first trial, and the rankings as they are."""
+    """Write the first trial and the unchanged rankings, if there is nothing to choose by."""
     first = config.drawn()[0]
     tables = [of_queries(path / "ranking.parquet", RANKING, pa.array(queries, TEXT)) for path in rankings]
     write(out / "ranking.parquet", pa.concat_tables(tables), RANKING)
@@ -171,13 +174,13 @@ def _as_retrieved(out: Path, rankings: list[Path], queries: list[str], config: C
 
 
 def _queries(data: Path, split: str) -> list[str]:
-    """The ids of the split's queries."""
+    """Return the ids of the split's queries."""
     return query_ids_of(data, [split]).to_pylist()
 
 
 def _judged(data: Path, config: ChooseConfig, split: str) -> list[str]:
-    """The queries that trials are judged by, in order of id: those with a relevant document; none where they are too
-    few for a cross-validation. UserError where a split that the config names has none."""
+    """Return the queries that trials are judged by, in order of id: those with a relevant document. Return none if they
+    are too few for a cross-validation. UserError if the split that the config names has none."""
     by = config.split or split
     wanted = measured_queries(data, by, config.queries)
     relevant = read(data / "qrels.parquet", QRELS, filters=[("split", "=", by), ("relevance", ">", 0)])["query_id"]
@@ -210,7 +213,7 @@ def _in_order(table: pa.Table, queries: list[str]) -> pa.Table:
 
 
 class _TrialWorker:
-    """Reranks some queries' ranking with the numbers of a trial."""
+    """A worker that reranks the rankings of some queries with the parameters of a trial."""
 
     def __init__(
         self,
@@ -232,7 +235,7 @@ class _TrialWorker:
         self._rankings, self._ids = [ranking / "ranking.parquet" for ranking in rankings], DocumentIds(data)
 
     def ranked(self, queries: list[str]) -> Iterator[Ranked]:
-        """Some queries' ranking, in pieces."""
+        """Yield the ranking of some queries, in pieces."""
         wanted = pa.array(queries, TEXT)
         for path in self._rankings:
             for piece in by_query(path, RANKING):
@@ -240,8 +243,9 @@ class _TrialWorker:
                 yield Ranked(table, self._ids, self._queries)
 
     def reranked(self, ranked: Ranked, trial: Trial) -> pa.Table:
-        """The ranking with a trial's numbers; as it was where neighbours have no say in them."""
-        if trial["mix"] == 1.0:  # it may have been made by other vectors, such as shorter ones
+        """Return the ranking with a trial's parameters. With `mix` 1 the neighbours count for nothing, and the ranking
+        is unchanged."""
+        if trial["mix"] == 1.0:  # other vectors, such as shorter ones, may have made it
             return ranked.table
         lists = ranked.lists(trial["context"])
         numbers = NeighboursConfig(**{key: value for key, value in trial.items() if key != "context"})
@@ -250,7 +254,7 @@ class _TrialWorker:
 
 
 class TrialMeasurer(_TrialWorker):
-    """Measures trials."""
+    """A worker that measures trials."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -266,7 +270,7 @@ class TrialMeasurer(_TrialWorker):
 
 
 class TrialApplier(_TrialWorker):
-    """Reranks a fold's queries with the trial that was chosen for them."""
+    """A worker that reranks a fold's queries with the trial that was chosen for them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""Measures of one system over all folds of a cross-validation."""
+"""Pool the measures of one system over all folds of a cross-validation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +22,10 @@ def pool(out: Path, machine: Any, *, folds: list[Path]) -> dict[str, Any]:
 
 @Description(part="evaluation")
 def pool_selected(out: Path, machine: Any, *, folds: list[dict[str, Any]], kind: Kind) -> dict[str, Any]:
-    """`pool`, each fold with the system that it selected itself.
+    """Pool the values of all folds, each with the system that the fold selected.
 
     A fold is {selection, measures}: an artifact of `select`, and one of `evaluate` for each system by name. The summary
-    counts how often which system was selected.
+    counts how often each system was selected.
     """
     selected = [best_of(read_json(fold["selection"] / FILE), kind) for fold in folds]
     summary = _pooled(out, [fold["measures"][name] for fold, name in zip(folds, selected, strict=True)])

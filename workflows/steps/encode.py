@@ -1,4 +1,4 @@
-"""Encode a collection's documents, and the queries of a split, shard by shard on Ray Data."""
+"""Encode a collection's documents and the queries of a split, shard by shard on Ray Data."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -21,29 +21,30 @@ from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
 from sparring.workflows.store.dag import Description
 
 FILES_AT_ONCE = 64
-"""Files of vectors that a worker looks through for copies; changes no result."""
+"""Number of files of vectors that a worker searches for copies at a time. It changes no result."""
 
 
 class EncodeConfig(Config):
-    """How vectors are made and kept."""
+    """Precision and storage of vectors."""
 
     shard: int = Field(2_000, ge=1)
-    """Texts in one file; the most that each worker loses where encoding is interrupted."""
+    """Number of texts in one file. If encoding is interrupted, each worker loses at most one file."""
     precision: Literal["bf16", "fp32", "int8"] = "bf16"
-    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
+    rounds."""
     vectors: Literal["float16", "float32"] = "float16"
-    """Of the vectors that are stored."""
+    """Type of the numbers in the stored vectors."""
 
 
 @Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",))
 def encode_documents(
     out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
-    """Write `documents-00000.npy ...`, the documents' representations, and the names of these files in the order of the
-    documents table (`documents.json`). A dense retriever represents a text as a vector.
+    """Write `documents-00000.npy ...`, the documents' representations, and `documents.json`, the names of these files
+    in the order of the documents table. A dense retriever represents a text as a vector.
 
-    Each document is encoded once, whatever the number of shards or workers. Documents with the same tokens get the
-    same representation: their scores are equal, in whatever batch each was.
+    Each document is encoded once, whatever the number of shards or workers. Documents with the same tokens get the same
+    representation, so their scores are equal, in whatever batch each was.
     """
     documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
@@ -96,7 +97,8 @@ def _encoded(
     config: EncodeConfig,
     rows: Path | None = None,
 ) -> dict[str, float]:
-    """Encode shards of a side's texts, and name their kind if it is not dense; what the workers counted."""
+    """Encode shards of one side's texts. If the retriever is not dense, write the name of its kind too. Return the
+    workers' counts."""
     kind, cuda = read_json(retriever / "model" / MODEL_CONFIG)["kind"], machine.cuda
     if kind != DEFAULT:
         write_json(out / KIND, kind)
@@ -120,7 +122,7 @@ def _encoded(
 class Encoder:
     """A worker that turns rows of a token store into a retriever's representations.
 
-    `rows` is a file of those that shards count on, None for all texts of a side.
+    `rows` is a file with the rows that the shards count. If None, the shards count all texts of a side.
     """
 
     def __init__(self, *, tokens: Path, model: Path, rows: Path | None, config: EncodeConfig, **options: Any) -> None:
@@ -137,23 +139,25 @@ class Encoder:
         self._rows, self._dtype = None if rows is None else np.load(rows), config.vectors
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the representations of one shard; the seconds that the model took."""
+        """Write the representations of one shard. Return the seconds that the model took."""
         rows = np.arange(task["start"], task["stop"])
         representations, took = self.represent(task["side"], rows if self._rows is None else self._rows[rows])
         save_rows(path, self.kind.keep(representations, self._dtype))
         return took
 
     def represent(self, side: str, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-        """(N, ...) fp32 representations of rows of the token store, and the seconds that the model took."""
+        """Compute fp32 representations (N, ...) of rows of the token store. Return the seconds that the model took,
+        too."""
         return self.inference.timed(self._readings[side], rows, side)
 
     def lengths(self, side: str, rows: np.ndarray) -> np.ndarray:
-        """(N,) tokens of rows of the token store as the model reads them."""
+        """Count the tokens (N,) of rows of the token store as the model reads them."""
         return self._readings[side].lengths(rows)
 
 
 class _Equalling:
-    """Gives every copy of a document the representation of the first, as rounding differs from batch to batch."""
+    """A worker that gives every copy of a document the representation of the first. Rounding differs from batch to
+    batch."""
 
     def __init__(self, *, vectors: str, tokens: Path, names: list[str], threads: int) -> None:
         self._paths = [Path(vectors) / name for name in names]

@@ -33,20 +33,20 @@ from sparring.components.files import read_json, replacing, write_json
 from sparring.workflows.store.dag import Description
 
 ROWS = 200_000
-"""Of a ranking, measured at once; changes no result."""
+"""Number of rows of a ranking that are measured at once. It changes no result."""
 
 
 class EntropyConfig(Config):
-    """How sharp a retriever's choice among its first documents is (Zhang et al., 2022, Table 6)."""
+    """Entropy of a retriever's distribution over its first documents (Zhang et al., 2022, Table 6)."""
 
     documents: int = Field(15, ge=1)
-    """How many first documents of a query."""
+    """Number of first documents of each query."""
     temperature: float = Field(1.0, gt=0)
-    """What the scores are divided by before the softmax."""
+    """Temperature that the scores are divided by before the softmax."""
 
 
 def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -> None:
-    """A split without what the measures need."""
+    """Refuse a split that lacks what the measures need."""
     _Asking(data, split, measures, queries)
 
 
@@ -64,9 +64,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a ranking on every query of the split that has a relevant document or, for `Answer@k`, an answer.
 
-    `Answer@k` needs a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does. The
-    summary's note names measures that look further than the ranking goes, though the collection has more, and says
-    where the order of documents with equal scores decides a measure for many queries.
+    `Answer@k` needs a ranking that the step `answering` wrote. `queries` measures on a sample of that size, as `rerank`
+    does. The summary's note names measures whose cutoff is beyond the end of the ranking, if the collection has more
+    documents. The note also says if the order of documents with equal scores decides a measure for many queries.
     """
     asking = _Asking(data, split, measures, queries)
     tables, first, ranked_parts, deepest = [], [asking.schema.empty_table()], list[pa.Array](), 0
@@ -98,19 +98,19 @@ def evaluate(
         summary["entropy_documents"] = entropy.documents
     remarks = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
     remarks += [ties.remark(pa.concat_tables(decided), values)]
-    note = "\n".join(sentence for sentence in remarks if sentence)  # each is a remark of its own
+    note = "\n".join(sentence for sentence in remarks if sentence)  # each is a separate remark
     return summary | ({"note": note} if note else {})
 
 
 def _short(measures: Sequence[str], deepest: int, documents: int) -> list[str]:
-    """That measures look further than a ranking goes, if they do."""
+    """Describe the measures whose cutoff is beyond the end of a ranking, if there are any."""
     short = [name for name in measures if min(cutoff(name) or 0, documents) > deepest > 0]
     looks = "looks" if len(short) == 1 else "look"
     return [f"{listing(short)} {looks} further than the ranking, which ends at rank {deepest:,}."] if short else []
 
 
 class _Asking:
-    """What is measured, on which queries of a split."""
+    """Queries of a split and the measures to compute on them."""
 
     def __init__(self, data: Path, split: str, measures: list[str], count: int | None) -> None:
         self._by_answer = [name for name in measures if needs_answers(name)]
@@ -129,7 +129,7 @@ class _Asking:
         )
 
     def measured(self, documents: pa.Table, queries: pa.Array) -> pa.Table:
-        """Return the values of some queries, of which the table has all rows."""
+        """Measure some queries. The table must have all their rows."""
         tables = [PER_QUERY.empty_table()]
         if len(judgements := self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))):
             tables.append(per_query(documents, judgements, self._judged))
@@ -143,7 +143,7 @@ class _Asking:
         return ties.decided(documents, judgements, self._judged)
 
     def in_order(self, values: pa.Table) -> pa.Table:
-        """By measure, then by query."""
+        """Sort values by measure, then by query."""
         names = pa.array(dict.fromkeys(map(canonical, [*self._judged, *self._by_answer])), TEXT)
         place = pc.index_in(values["measure"], value_set=names)
         ordered = values.append_column("place", place).sort_by([("place", "ascending"), ("query_id", "ascending")])
@@ -151,7 +151,7 @@ class _Asking:
 
 
 def _judgements(data: Path, split: str) -> pa.Table:
-    """A split's judgements; UserError where none of them is relevant."""
+    """Read a split's judgements. UserError if none of them is relevant."""
     judgements = read(data / "qrels.parquet", QRELS)
     of_split = judgements.filter(pc.equal(judgements["split"], split))
     if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
@@ -165,7 +165,7 @@ def _judgements(data: Path, split: str) -> pa.Table:
 
 
 def _with_answers(data: Path, split: str) -> pa.Table:
-    """A split's queries that have an answer; UserError where none has."""
+    """Read a split's queries that have an answer. UserError if none has one."""
     queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
     has = pc.and_(pc.equal(queries["split"], split), pc.greater(pc.list_value_length(queries["answers"]), 0))
     answerable = queries.filter(has)
@@ -185,14 +185,14 @@ def results(
     rounds: int = 10_000,
     selection: Path | str | None = None,
 ) -> dict[str, Any]:
-    """Gather the measures of all systems and compare those asked for: `metrics.json` with rows, means, comparisons.
+    """Gather the measures of all systems in `metrics.json`, with rows and means, and compare the requested pairs.
 
-    A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
-    values and answers says how answers were looked for, if they were, and perhaps an analysis of its vectors, which is
-    for the report; a comparison is {system, baseline}, made on every collection and split that both were measured on.
-    Where its system is None, it is the leading one's, and that of the one to deploy where such was chosen.
-    `selection` is the artifact of `select`, whose pair is compared first, or says why nothing was selected; `leading`
-    in the metrics tells of it.
+    A system is {system, round, collection, split, seed, metrics, answers}. `metrics` is any artifact with per-query
+    values. `answers` says how answers were searched for, if they were. An analysis of the system's vectors may be added
+    for the report. A comparison is {system, baseline}, made on every collection and split that both were measured on.
+    If its system is None, the leading system and the system to deploy are compared with the baseline. `selection` is
+    the artifact of `select`. Its pair is compared first, or it says why nothing was selected; `leading` in the metrics
+    has the outcome.
     """
     lead = leading(selection, comparisons)
     first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []
@@ -217,7 +217,7 @@ def results(
 
 @Description(part="evaluation")
 def nothing_measured(out: Path, machine: Any, *, after: Path) -> dict[str, Any]:
-    """The `results` of an experiment that measures nothing; they are there once the step `after` is done."""
+    """Write the `results` of an experiment that measures nothing. They are there once the step `after` is done."""
     return results(out, machine, systems=[], comparisons=[])
 
 
@@ -232,9 +232,13 @@ def averages(
     seed: int = 0,
     rounds: int = 10_000,
 ) -> dict[str, Any]:
-    """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
-    measured on all of them; `queries` are those of all. The comparisons are made of these means too. `parts` names the
-    wholes that collections are parts of, and None for those that do not count; the parts of one count as one."""
+    """Write `results` with the mean of each measure over the collections, for systems that were measured on all of
+    them.
+
+    Each collection counts alike, and `queries` is the number over all. The comparisons are made of these means too.
+    `parts` maps a collection to the whole that it is a part of, or to None if it does not count. The parts of one whole
+    count as one collection.
+    """
     summary = results(out, machine, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
     metrics = read_json(out / "metrics.json")
     metrics["rows"] += averages_of(metrics["rows"], parts)
@@ -248,7 +252,7 @@ def averages(
 
 
 def _by_system(systems: list[dict[str, Any]]) -> Measured:
-    """What was measured of each query, by system, collection and split, and by seed."""
+    """Group the measured values of each query by system, collection and split, and by seed."""
     measured: dict[tuple[str, str, str], dict[int, pa.Table]] = {}
     for entry in systems:
         seeds = measured.setdefault(_place(entry), {})

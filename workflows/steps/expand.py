@@ -1,8 +1,8 @@
-"""Expand queries: from what they retrieve themselves, with a language model, or from a file (Chuang et al., 2023,
+"""Expand queries from what they retrieve themselves, with a language model, or from a file (Chuang et al., 2023,
 chapter 3).
 
 Each step writes the expansions, and a collection in which each expanded query is a query
-(`components.expansion.expansions`), for BM25 or a retriever to retrieve for as usual.
+(`components.expansion.expansions`). BM25 or a retriever then retrieves for that collection as usual.
 """
 
 import json
@@ -32,33 +32,33 @@ from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
 QUERIES_A_SHARD = 256
-"""In one shard; changes no result."""
+"""Number of queries in one shard. It changes no result."""
 
 
 class FileConfig(Config):
     """Expansions in a file, such as those that Castorini released of their GAR-T5."""
 
     path: str
-    """A file of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or texts}}`."""
+    """File of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or texts}}`."""
     field: str
-    """Which of a line's expansions: of GAR-T5's, `answers`, `sentences` or `titles`."""
+    """Name of the expansions in each line. GAR-T5's are `answers`, `sentences` and `titles`."""
     separator: str | None = None
-    """What separates expansions in one text. Null where a text is one expansion, as GAR-T5's are issued, though ` *** `
-    stands between several titles or answers in one."""
+    """Separator of the expansions in one text. Null takes each text as one expansion. GAR-T5's expansions are issued
+    like that, though ` *** ` separates several titles or answers in one text."""
     number: int | None = Field(None, ge=1)
-    """Only the first so many of a query; null for all."""
+    """Number of first expansions of each query to use. Null uses all."""
 
     def files(self) -> dict[str, Path]:
-        """The file of expansions."""
+        """Return the file of expansions."""
         return {self.path: plain_or_gz(locate(self.path))}
 
 
 COUNTED = b"counted"
-"""The key of a shard's metadata with what was counted while it was made, which a later attempt counts too."""
+"""Key of a shard's metadata with the counts made while the shard was written. A later attempt adds them too."""
 
 
 def _refuses(config: FileConfig) -> None:
-    """A file that cannot be read, or lacks the field."""
+    """Refuse a file that cannot be read, or that lacks the field."""
     expansions.read_expansions(locate(config.path), config.field, config.separator, first=100)
 
 
@@ -66,16 +66,17 @@ def _refuses(config: FileConfig) -> None:
 def expand_from_file(
     out: Path, machine: Machine, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:
-    """Write the expansions that a file has of the splits' queries. The summary's note says how many have none."""
+    """Write the expansions that a file has for the splits' queries. The summary's note says how many queries have
+    none."""
     path = locate(config.path)
     texts = expansions.read_expansions(path, config.field, config.separator).by_query
     queries = query_ids_of(data, splits).to_pylist()
     rows = [row for query in queries if query in texts for row in expansions.rows(query, texts[query][: config.number])]
     if queries and not rows:
-        raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
+        raise UserError(f"{path}: it has no expansion of any query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
     without = len(queries) - summary["queries"]
-    note = f"The file has no expansion of {without:,} of the {len(queries):,} queries, which are as they were asked."
+    note = f"The file has no expansion for {without:,} of the {len(queries):,} queries, which stay as they are."
     return {**summary, "not_expanded": without, **({"note": note} if without else {})}
 
 
@@ -92,7 +93,7 @@ def expand_by_relevance(
 ) -> dict[str, Any]:
     """Write expansions sampled from what the splits' queries retrieve (`components.expansion.relevance_model`).
 
-    A query that retrieves nothing, or nothing that adds to it, has none.
+    A query that retrieves nothing, or nothing that adds words to it, has no expansion.
     """
     query_table = queries_of(data, splits, ["query_id", "text"])
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
@@ -155,7 +156,7 @@ def expand_by_model(
 def _mapped(
     out: Path, data: Path, folds: list[list[int]], machine: Machine, *, worker: type, gpu: bool, **constructor: Any
 ) -> dict[str, Any]:
-    """Have workers expand the queries of some rows, fold by fold, and write the expansions as a collection."""
+    """Let workers expand the queries in some rows, fold by fold, and write the expansions as a collection."""
     shards = [
         Shard(f"part-{fold:03d}-{start:08d}.parquet", len(part), {"fold": fold, "rows": part})
         for fold, rows in enumerate(folds)
@@ -187,7 +188,7 @@ def _mapped(
 
 
 class Writer:
-    """Generates the expansions of some queries with a language model."""
+    """A worker that generates the expansions of some queries with a language model."""
 
     def __init__(
         self,
@@ -238,40 +239,25 @@ class Writer:
 
 @Description(part="expansions")
 def concatenated(out: Path, machine: Machine, *, data: Path, expanded: Path) -> dict[str, Any]:
-    """Write one expansion a query: all of its expansions one after another (Chuang et al., 2023, Table 3.1,
-    `concat`)."""
+    """Write one expansion per query, which joins all of its expansions (Chuang et al., 2023, Table 3.1, `concat`)."""
     table = read(expanded / expansions.FILE, EXPANSIONS)
-    whole: dict[str, list[str]] = {}
-    for row in table.select(["query_id", "text"]).to_pylist():
-        whole.setdefault(row["query_id"], []).append(row["text"])
-    rows = [row for query, texts in whole.items() for row in expansions.rows(query, [" ".join(texts)])]
-    return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
+    return expansions.write_collection(out, data, expansions.concatenated(table))
 
 
 @Description(part="expansions")
 def with_question(out: Path, machine: Machine, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
-    """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
-    as it is."""
-    queries = query_ids_of(data, splits)
-    nothing = [
-        {"doc_id": expansions.expansion_id(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
-        for query in queries.to_pylist()
-    ]
+    """Write the expansions, and before those of each query of the splits an empty expansion with the number 0. The
+    empty expansion stands for the question as it is."""
     table = read(expanded / expansions.FILE, EXPANSIONS)
-    whole = pa.concat_tables([pa.Table.from_pylist(nothing, schema=EXPANSIONS), table])
-    place = pc.index_in(whole["query_id"], value_set=queries)
-    order = pc.sort_indices(
-        pa.table({"place": place, "number": whole["number"]}), [("place", "ascending"), ("number", "ascending")]
-    )
-    return expansions.write_collection(out, data, whole.take(order))
+    return expansions.write_collection(out, data, expansions.with_questions(table, query_ids_of(data, splits)))
 
 
 @Description(part="expansions")
 def joined_expansions(
     out: Path, machine: Machine, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
 ) -> dict[str, Any]:
-    """Join several generators' expansions of different queries, with `ranking.parquet`, what they retrieve, and
-    `ranks.parquet`, their minimum answer ranks. Nothing is generated or retrieved again."""
+    """Join several generators' expansions of different queries. `ranking.parquet` has what they retrieve, and
+    `ranks.parquet` their minimum answer ranks. Nothing is generated or retrieved again."""
     tables = [read(path / expansions.FILE, EXPANSIONS) for path in expanded]
     summary = expansions.write_collection(out, data, pa.concat_tables(tables))
     joined = pa.concat_tables([read(path / "ranks.parquet", ANSWER_RANKS) for path in ranks])
@@ -287,7 +273,7 @@ def joined_expansions(
 def chosen_queries(out: Path, machine: Machine, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
     """Write a collection in which each query of the split is the question with its chosen expansion.
 
-    `choices` is what `choose` wrote; a query without a choice stays as it is. Documents are the same file.
+    `choices` is what `choose` wrote. A query without a choice stays as it is. The file of documents is the same.
     """
     queries = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
     chosen = read(choices / "choices.parquet", CHOICE, columns=["query_id", "text"])

@@ -1,4 +1,4 @@
-"""The chosen expansions: how long they are, and examples (Chuang et al., 2023, section 3.7)."""
+"""Describe the chosen expansions: their lengths, and examples (Chuang et al., 2023, section 3.7)."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sparring.workflows.store.dag import Description
 
 STUDY = "study.json"
 WON, LOST = 2, 1
-"""So many examples of each generator."""
+"""Number of examples of each generator: queries that the last system ranks better than the first, and worse."""
 
 
 @Description(part="evaluation", shows=(STUDY,))
@@ -32,10 +32,10 @@ def study(
     choices: dict[str, dict[str, Path]],
 ) -> dict[str, Any]:
     """Write `study.json`: the mean length in words of the queries that systems issue, by generator (Table 3.9), and
-    queries with what each system chose and the rank of the answer (Table 3.10).
+    queries with each system's choice and the rank of the answer (Table 3.10).
 
-    `ranks` are each generator's expansions', `choices` what `choose` wrote for each generator and system. The examples
-    are those on which the last system gained and lost most against the first.
+    `ranks` has the answer ranks of each generator's expansions. `choices` is what `choose` wrote for each generator and
+    system. The examples are those on which the last system gained and lost most against the first.
     """
     queries = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
     texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
@@ -90,7 +90,7 @@ def study(
 
 
 def _plain_ranks(data: Path, lexical: Path, split: str, by_answer: bool) -> dict[str, int]:
-    """The rank at which each question itself finds an answer, where it does."""
+    """Return the rank at which each question itself finds an answer, if it does."""
     table = read(lexical / "ranking.parquet", ANSWERED if by_answer else RANKING)
     if not by_answer:
         table = query_choice.mark_relevant(table, read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]))
@@ -106,7 +106,7 @@ def _examples(
     systems: dict[str, Path],
     plain: dict[str, int],
 ) -> list[tuple[str, list[str], Any]]:
-    """Queries, their answers, and the passage that the better choice finds."""
+    """Return queries, their answers, and the passage that the better choice finds."""
     names = list(systems)
     first, last = chosen[names[0]], chosen[names[-1]]
 

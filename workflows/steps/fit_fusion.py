@@ -1,4 +1,4 @@
-"""Choose how rankings are fused by what it does for queries of a split that nothing was trained on."""
+"""Choose the numbers of a fusion by measuring it on queries that nothing was trained on."""
 
 import math
 from collections.abc import Sequence
@@ -41,23 +41,23 @@ def fit_fusion(
     queries: int = QUERIES,
     lexical: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Write `fusion.json`: what was `chosen` as `FusionConfig` has it, and each trial with its value; and
+    """Write `fusion.json`, with the `chosen` config of `FusionConfig` and each trial with its value, and
     `ranking.parquet`, the split's queries fused.
 
-    The trials are the config with each weight of the second of two rankings and, where fusion is reciprocal, each
-    constant. The best by a measure's mean over the split's judged queries, or over a sample of so many, is chosen; of
-    equals that nearest the config, which stands where the split has no such query. `lexical` are the numbers, from 0,
-    of the rankings that BM25 made.
+    The trials are the config with each weight of the second of two rankings and, for reciprocal fusion, with each
+    constant. The trial with the best mean of a measure over the split's judged queries, or over a sample of them, is
+    chosen. Of equal trials, the nearest to the config is chosen. If the split has no judged query, the config stays.
+    `lexical` has the numbers, from 0, of the rankings that BM25 made.
 
-    In `ranking.parquet` each half of the queries is fused with the best trial for the judged queries of the other half,
-    so that no query's own judgements choose how it is ranked.
+    In `ranking.parquet` each half of the queries is fused with the best trial for the judged queries of the other half.
+    So no query's own judgements influence its ranking.
     """
     judged = judged_queries(data, split, queries)
     paths = [path / "ranking.parquet" for path in rankings]
     tables = [of_queries(path, RANKING, judged) for path in paths]
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
     qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=judged))
-    depth = min(config.depth, cutoff(measure) or config.depth)  # what stands beyond a cutoff does not change a measure
+    depth = min(config.depth, cutoff(measure) or config.depth)  # documents beyond a cutoff do not change a measure
     trials, values, order = _trials(config, weights, constants), list[npt.NDArray[np.float64]](), list[str]()
     with Progress(out, len(trials), "trials") as progress:
         for trial in trials:
@@ -90,19 +90,20 @@ def fit_fusion(
 
 
 def _half(query: str) -> int:
-    """The half of the queries that one belongs to, 0 or 1."""
+    """Return the half of the queries that a query belongs to, 0 or 1."""
     return keyed_int("half", query) % 2
 
 
 def _best(trials: list[FusionConfig], values: npt.NDArray[np.float64]) -> FusionConfig:
-    """The trial with the highest mean of (trials, queries) values; of equals the first, as without queries."""
+    """Return the trial with the highest mean of values (trials, queries). Of equal trials, and without queries, return
+    the first."""
     return trials[int(values.mean(1).argmax())] if values.shape[1] else trials[0]
 
 
 def _write_halves(
     out: Path, paths: list[Path], queries: pa.Array, by_half: list[FusionConfig], lexical: Sequence[int]
 ) -> None:
-    """Write `ranking.parquet`: the queries' rankings fused, each half of the queries by its own config."""
+    """Write `ranking.parquet`: the queries' rankings fused, with another config for each half of the queries."""
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
         for tables in side_by_side(paths, RANKING, queries):
             for number, config in enumerate(by_half):
@@ -118,7 +119,7 @@ def _of_half(table: pa.Table, half: int) -> pa.Array:
 
 
 def _trials(config: FusionConfig, weights: Sequence[float], constants: Sequence[float]) -> list[FusionConfig]:
-    """The config with other numbers, the nearest to it first."""
+    """Return the config with other weights and constants, nearest to the config first."""
     cs = sorted({config.c, *constants}) if config.how == "reciprocal" else [config.c]
     trials = [config.model_copy(update={"weight": w, "c": c}) for w in sorted({config.weight, *weights}) for c in cs]
 

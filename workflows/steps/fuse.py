@@ -32,10 +32,10 @@ def fuse(
     config: FusionConfig | Path,
     lexical: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`).
+    """Write `ranking.parquet`, the fused rankings of the split's queries (`components.retrieval.fusion`).
 
-    `config` may be the artifact of `fit_fusion`, which chose one. `lexical` are the numbers, from 0, of the rankings
-    that BM25 made.
+    `config` may be the artifact of `fit_fusion`, which chose the numbers. `lexical` has the numbers, from 0, of the
+    rankings that BM25 made.
     """
     of_split = query_ids_of(data, [split])
     paths = [path / "ranking.parquet" for path in rankings]
@@ -63,7 +63,7 @@ def fuse_expansions(
     """Write `ranking.parquet`: for each query, the fusion of its expansions' rankings, in the order of generation.
     Queries without an expansion keep the ranking of `otherwise`.
 
-    The rankings are read a piece at a time, that of expansions cut where a query's end.
+    The rankings are read piece by piece. The ranking of expansions is cut where a query ends.
     """
     of_split = query_ids_of(data, [split])
     expansions = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "query_id", "number"])

@@ -13,15 +13,15 @@ from sparring.workflows.store.dag import Description
 
 MORE = "more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: train.ranker.updates)"
 PRIORS = "the scores of the retriever and of BM25 added to the ranker's (`ar2`: ranker.prior, `adapt`: prior)"
-"""What may open a closed gate. It is no part of the step's identity."""
+"""Keys that may open a closed gate. They are no part of the step's identity."""
 
 
 def _refuses(data: Path, split: str) -> None:
-    """A split without judgements to decide by."""
+    """Refuse a split without judgements to decide by."""
     if not len(judged_queries(data, split, None)):
         raise UserError(
             f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
-            "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)"
+            "(`data.hold_out: {dev: {share: 0.1}}`), or train in every round (`gate: false`)"
         )
 
 
@@ -37,9 +37,10 @@ def gate(
     measure: str,
     config: GateConfig,
 ) -> dict[str, Any]:
-    """Write `gate.json`: whether a ranker's order of a split's queries is better than the ranking that it reads.
+    """Write `gate.json`: whether a ranker's order of a split's queries is better than the ranking that the ranker
+    reads.
 
-    A closed gate says so in one line that ends with what would change that.
+    If the gate is closed, the note says so in one line, which ends with what would open it.
     """
     _refuses(data, split)
     queries = query_ids_of(data, [split])
@@ -53,7 +54,7 @@ def gate(
     note = (
         f"The retriever learns nothing in this round, and stays as it was: {measure} is {decision['ranker']:.3f} in "
         f"the ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
-        f"{decision['queries']} queries of {split}; wanted: better, with p at most {config.level:g}). What may "
-        f"change that: {change}. To play all the same: gate: false."
+        f"{decision['queries']} queries of {split}). The ranker must be better, with p at most {config.level:g}. To "
+        f"open the gate, try {change}, or set `gate: false`."
     )
     return {**decision, "note": note}

@@ -1,5 +1,5 @@
-"""A ranking that a file has: of another system, such as SEAL or contextual clue sampling (Chuang et al., 2023, Table
-3.2)."""
+"""Import a ranking of another system from a file, such as one of SEAL or of contextual clue sampling (Chuang et al.,
+2023, Table 3.2)."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -23,38 +23,38 @@ from sparring.workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
 OBJECT = '{"question": TEXT, "ctxs": [{"id": DOCUMENT}, ...]}, or a run file of TREC\'s with another ending'
-DROP = "`unknown: drop` leaves such out"
+DROP = "`unknown: drop` leaves it out"
 
 
 class RankingFile(Config):
     """A file with another system's ranking of a split."""
 
     path: str
-    """TREC's run file, or in a file that ends in `.json` what DPR's code writes of its retrieval: an array of
-    `{"question": ..., "ctxs": [{"id": ...}]}`, whose questions are found by their text; in `.jsonl` such an object a
-    line. Each may be .gz. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
+    """File of the ranking. It is a TREC run file or, if it ends in `.json`, what DPR's code writes: an array of
+    `{"question": ..., "ctxs": [{"id": ...}]}`. A `.jsonl` file has such an object per line. DPR's questions are found
+    by their text. Each file may be .gz. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     split: str = "test"
-    """The split whose queries it has."""
+    """Split of the file's queries."""
     unknown: Literal["refuse", "drop"] = Field("refuse", exclude_if=lambda unknown: unknown == "refuse")
-    """Queries and documents that the collection has not, as those that an old engine's index had: `drop` leaves them
-    out, and what a query's ranking has below them moves up."""
+    """Handling of queries and documents that the collection lacks, such as those of an older index. `refuse` stops.
+    `drop` leaves them out, and the documents below move up."""
     ids: Form | None = Field(None, exclude_if=lambda form: form is None)
-    """The Unicode form in which its ids are read. If null, that of the collection (`data.ids`)."""
+    """Unicode form in which the file's ids are read. Null uses the collection's form (`data.ids`)."""
 
     def files(self) -> dict[str, Path]:
-        """The file."""
+        """Return the file of the ranking."""
         return {self.path: plain_or_gz(locate(self.path))}
 
 
-@Description(part="search", version=3)
+@Description(part="search", makes="imported ranking", version=3)
 def rank_from_file(
     out: Path, machine: Machine, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: a file's ranking of the split's queries, cut to `k` documents.
 
-    Queries of other splits are left out, and counted, as what is dropped. UserError where the file has no query of the
-    split, or a query or a document that the collection has not and that is not to be dropped. A query that it lacks has
-    no results, which the summary's note says.
+    Queries of other splits are left out and counted, and so is what is dropped. UserError if the file has no query of
+    the split. UserError also for a query or document that the collection lacks, unless it is to be dropped. A query
+    that the file lacks has no results, which the summary's note says.
     """
     path, drop = config.files()[config.path], config.unknown == "drop"
     if not path.exists():
@@ -71,14 +71,14 @@ def rank_from_file(
         table = _in_form(table, config.ids, path)
     ranked = set(table["query_id"].to_pylist())
     if (unknown := ranked - set(all_ids)) and not drop:
-        more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
+        more = f", and {len(unknown) - 1:,} more are not" if len(unknown) > 1 else ""
         advice = other_form(min(unknown), set(all_ids).__contains__)
         raise UserError(
-            f"{path}: query {min(unknown)} is none of the collection's{more}; {advice or DROP}", code="unknown-query"
+            f"{path}: query {min(unknown)} is not in the collection{more}; {advice or DROP}", code="unknown-query"
         )
     table = table.filter(pc.is_in(table["query_id"], query_ids))
     if not len(table):
-        raise UserError(f"{path}: no query is of the split {split!r}")
+        raise UserError(f"{path}: it has no query of the split {split!r}")
     rows, ranked_of_split = len(table), len(pc.unique(table["query_id"]))
     table = _of_documents(table, ids_of(data / "documents.parquet", "doc_id"), path, drop=drop)
     dropped_rows, dropped_queries = rows - len(table), len(unknown) + without
@@ -99,7 +99,7 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
     if drop:
         table = table.filter(pc.is_in(table["doc_id"], documents))
         if not len(table):
-            raise UserError(f"{path}: none of its documents is the collection's: are its ids others?")
+            raise UserError(f"{path}: none of its documents is in the collection. Check its ids.")
         ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
         index = table.column_names.index("rank")
         table = table.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32()))
@@ -125,27 +125,28 @@ def _in_form(table: pa.Table, form: Form, path: Path) -> pa.Table:
 
 
 def _note(lost: int, queries: int, split: str, dropped: int, rows: int) -> dict[str, str]:
-    """Return what a reader of the file's row must know, or nothing if the file is whole."""
+    """Return a remark for readers of the file's row in the table. Return nothing if the file is complete."""
     sentences = []
     if lost:
         sentences.append(
-            f"The file has no results for {lost:,} of the {queries:,} queries of {split}, which count 0 in its row and "
-            "wherever it is compared (`evaluate --common`, on what `export` writes, compares on the others alone)."
+            f"The file has no results for {lost:,} of the {queries:,} queries of {split}. They count 0 in its row and "
+            "in comparisons. To compare on the remaining queries, use `evaluate --common` on exported rankings."
         )
     if dropped:
         sentences.append(
-            f"{dropped:,} of its {rows:,} rows are of documents that the collection has not, and were dropped."
+            f"{dropped:,} of its {rows:,} rows name documents that the collection lacks, and were dropped."
         )
     return {"note": " ".join(sentences)} if sentences else {}
 
 
 def _plain(question: str) -> str:
-    """A question as it is compared: DPR's files have straight apostrophes where the collection may have others."""
+    """Normalise a question for comparison. DPR's files have straight apostrophes where the collection may have other
+    ones."""
     return question.replace("\u2019", "'")
 
 
 def _ending(path: Path) -> str:
-    """How a file's name ends, but for `.gz`."""
+    """Return the suffix of a file's name, without `.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
@@ -158,9 +159,11 @@ def _by_text(queries: pa.Table) -> dict[str, list[str]]:
 
 
 def _of_dpr(path: Path, by_text: dict[str, list[str]], *, drop: bool) -> tuple[pa.Table, int]:
-    """The ranking in a file of DPR's, whose order counts, as its scores are of many kinds; and how many of its
-    questions were dropped. Of a question that comes again, as in a log, the first ranking counts; several queries with
-    its text all have that."""
+    """Read the ranking in a file of DPR's, and count the questions that were dropped.
+
+    Only the order counts, since the scores are of many kinds. If a question occurs again, as in a log, its first
+    ranking counts. Queries with equal text share the ranking.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
     dropped, seen = 0, set[str]()
     for item in read_objects(path) if _ending(path) == ".jsonl" else read_array(path):

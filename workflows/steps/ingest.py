@@ -1,8 +1,8 @@
-"""Read a source into the tables of a collection, and check that they fit together.
+"""Read a source into the tables of a collection, and check that the tables fit together.
 
-A collection may be larger than memory: records are read in batches, and only 64-bit hashes of their ids are kept (and
-the ids of queries that a sample is drawn from). Where two hashes are equal, the table is written again, this time
-comparing the ids themselves.
+A collection may be larger than memory. Records are read in batches, and only 64-bit hashes of their ids are kept, with
+the ids of queries that a sample is drawn from. If two hashes are equal, the table is written again, this time comparing
+the ids themselves.
 """
 
 from array import array
@@ -33,19 +33,22 @@ from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
 ROWS, CHARACTERS = 10_000, 32_000_000
-"""How much is in memory at once, and in one row group: at most so many records, of so many characters together."""
+"""Maximum number of records, and of characters, in memory at once and in one row group."""
 SHOWN = 5
-"""Dropped records that the summary shows for each reason."""
+"""Number of dropped records that the summary shows for each reason."""
 
 Record = Document | Query | Judgement | Example | GivenGroup
 Clash = Callable[[Any, Any], Bad | None]
-"""What is wrong with a second record of the same id; None where the two merge."""
+"""A function that describes what is wrong with a second record of the same id. It returns None if the two merge."""
 
 
-@Description(part="data", version=2)
+@Description(part="data", makes="collection", version=2)
 def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
-    """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
-    too, of training data `given.parquet`; of queries that are documents themselves `own.parquet`."""
+    """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`.
+
+    Labelled sentences also give `examples.parquet`, training data `given.parquet`, and queries that are documents
+    themselves `own.parquet`.
+    """
     remove_leftovers(out)
     _declared(source)
     dropped = Dropped(source.on_bad)
@@ -102,17 +105,17 @@ def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
 
 
 class _Own(NamedTuple):
-    """The queries that are documents themselves."""
+    """Queries that are documents of the collection themselves."""
 
     queries: int
     judgements: Counter[str]
-    """Judgements of a query's own document that do not count, by split."""
+    """Number of judgements of a query's own document that do not count, by split."""
     note: str
-    """What a reader of the results must know."""
+    """Remark for readers of the results."""
 
 
 def _own_documents(out: Path, source: Source) -> _Own:
-    """Write which documents the queries are themselves. If these are left out, drop their judgements too."""
+    """Write which document each query is, if any. If these documents are left out, drop their judgements too."""
 
     def rows(name: str, schema: pa.Schema, *columns: str) -> Iterator[Any]:
         for piece in pieces(out / f"{name}.parquet", schema, columns=columns, rows=ROWS):
@@ -153,7 +156,7 @@ def _own_documents(out: Path, source: Source) -> _Own:
 
 
 class Dropped:
-    """Bad records: the first is an error, or each is dropped and counted by its reason."""
+    """Bad records. Either the first is an error, or each is dropped and counted by its reason."""
 
     def __init__(self, on_bad: Literal["fail", "drop"]) -> None:
         self.on_bad = on_bad
@@ -161,7 +164,7 @@ class Dropped:
         self.examples: dict[str, list[str]] = {}
 
     def add(self, bad: Bad) -> None:
-        """Drop a record, or raise UserError naming its place."""
+        """Drop a record, or raise a UserError that names its place."""
         if self.on_bad == "fail":
             raise refused(bad)
         self.counts[bad.reason] += 1
@@ -176,12 +179,12 @@ class Dropped:
             self.examples[reason] = [*self.examples.get(reason, []), *examples][:SHOWN]
 
     def note(self) -> str:
-        """Return what a reader of the results must know if records were dropped, else an empty text."""
+        """Return a remark for readers of the results if records were dropped, otherwise ""."""
         reasons = "; ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
         return f"on_bad: drop left out {self.counts.total():,} records ({reasons})" if reasons else ""
 
     def summary(self) -> dict[str, Any]:
-        """Counts and a few ids, by reason."""
+        """Return counts and a few ids, by reason."""
         return {reason: {"count": n, "examples": self.examples[reason]} for reason, n in self.counts.items()}
 
 
@@ -191,17 +194,17 @@ def _note(*notes: str) -> dict[str, str]:
 
 
 def _partly(kept: int, read: int) -> str:
-    """How much of a collection is searched, where it is not the whole; else empty."""
+    """Describe the share of a collection that is searched. Return "" if it is the whole."""
     if kept >= read:
         return ""
     return (
-        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names: measures are higher than "
+        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names. Measures are higher than "
         "over the whole collection"
     )
 
 
 def _trained_on(queries: Path) -> str:
-    """Count the queries of other splits that have the text of a training query. Empty if there are none."""
+    """Count the queries of other splits that have the text of a training query. Return "" if there are none."""
     hashes: dict[str, array[int]] = {}
     with pq.ParquetFile(queries) as file:
         for batch in file.iter_batches(ROWS, columns=["split", "text"]):
@@ -211,18 +214,18 @@ def _trained_on(queries: Path) -> str:
     counts = {split: int(np.isin(np.array(values), train).sum()) for split, values in hashes.items()}
     parts = [f"{count:,} of the {len(hashes[split]):,} of {split}" for split, count in counts.items() if count]
     return (
-        f"queries with the text of a training query, which flatters what is trained: {listing(parts)}" if parts else ""
+        f"queries with the text of a training query, which flatters trained systems: {listing(parts)}" if parts else ""
     )
 
 
 class Written:
-    """What is kept of a table that was written: hashes of its ids, and counts."""
+    """Counts of a table that was written, and the hashes of its ids."""
 
     def __init__(self) -> None:
         self.rows = self.words = 0
         self.splits: Counter[str] = Counter()
         self._hashes = array("q")
-        self._codes = array("h")  # of splits, by row
+        self._codes = array("h")  # codes of the splits, by row
         self._names: list[str] = []
 
     def add(self, records: list[Record], table: pa.Table) -> None:
@@ -259,15 +262,15 @@ class Written:
         return np.where(self._in_order[places] == sought, places, -1)
 
     def has(self, name: str) -> bool:
-        """Whether an id is there."""
+        """Check whether an id is in the table."""
         return bool(self.find([name])[0] >= 0)
 
     def split(self, place: int) -> str:
-        """The split of the record at a place that `find` returned."""
+        """Return the split of the record at a place that `find` returned."""
         return self._names[self._codes_in_order[place]]
 
     def mean_words(self) -> float | None:
-        """Words of text in the mean."""
+        """Return the mean number of words per text."""
         return round(self.words / self.rows, 1) if self.rows else None
 
 
@@ -322,7 +325,8 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
 def _unique(
     records: Iterator[Record | Bad], suspects: frozenset[int], clash: Clash, dropped: Dropped
 ) -> Iterator[Record]:
-    """Good records. Of those with a suspect hash each id passes once; rows of training data have none, and all pass."""
+    """Yield the good records. Of those with a suspect hash each id passes once. Rows of training data have no ids, and
+    all pass."""
     first: dict[Any, Record] = {}
     for record in records:
         if isinstance(record, Bad):
@@ -339,7 +343,7 @@ def _unique(
 
 
 def _key(record: Record) -> Any:
-    """What must be unique in a record's table."""
+    """Return the part of a record that must be unique in its table."""
     if isinstance(record, GivenGroup):
         return record.place
     return (record.query_id, record.doc_id) if isinstance(record, Judgement) else record[0]
@@ -380,9 +384,8 @@ def _fitting(
     records: Iterator[Judgement | Bad], documents: Written, queries: Written, source: Source
 ) -> Iterator[Judgement | Bad]:
     """Yield the judgements. A judgement is bad if its query or document is missing, or if its query is of another
-    split.
-    """
-    strange_queries = strange_documents = True  # none of those that were named so far is there
+    split."""
+    strange_queries = strange_documents = True  # all records named so far are missing
     while batch := list(islice(records, ROWS)):
         good = [record for record in batch if isinstance(record, Judgement)]
         all_asked, all_judged = queries.find(r.query_id for r in good), documents.find(r.doc_id for r in good)
@@ -439,7 +442,7 @@ def _offered(records: Iterator[GivenGroup | Bad], documents: Written, queries: W
 
 
 def _declared(source: Source) -> None:
-    """UserError where the files are not there, or not those that were declared."""
+    """Check the source's files. UserError if they are missing, or are not those that were declared."""
     missing = source.missing()
     if missing:
         raise UserError(f"format {source.format}: {sought(missing)}")

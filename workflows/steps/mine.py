@@ -1,4 +1,4 @@
-"""Mine groups: queries of a split with their positives, and negatives drawn from a ranking."""
+"""Mine groups: queries of a split with their positives, and negatives sampled from a ranking."""
 
 import inspect
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
 GIVING = ("tevatron", "flagembedding", "sentence_transformers")
-"""The formats of sources that give each query its candidates."""
+"""Formats of sources that provide each query's candidates."""
 
 
 class Sampler(FunctionRef):
@@ -58,28 +58,29 @@ class Sampler(FunctionRef):
 
 
 class MineConfig(Config):
-    """Where negatives come from."""
+    """Source and number of negatives."""
 
     negatives: int = Field(15, ge=0)
-    """Negatives a group, drawn from the ranking."""
+    """Number of negatives per group that are sampled from the ranking."""
     depth: int = Field(100, ge=1)
-    """How many candidates of a ranking they are drawn from (Zhang et al., 2022: the first 100), or all of a shorter one
-    (`k`)."""
+    """Number of candidates of a ranking to sample from, or all of a shorter ranking (`k`). Zhang et al. (2022) use the
+    first 100."""
     skip: int = Field(0, ge=0)
-    """How many first candidates are skipped: with `depth`, a window of ranks."""
+    """Number of first candidates to skip. With `depth` it makes a window of ranks."""
     random: int = Field(0, ge=0)
-    """Further negatives a group, drawn from the whole collection."""
+    """Number of further negatives per group, sampled from the whole collection."""
     draw: Sampler = Sampler(function="components.sampling.uniform")
-    """How negatives are sampled from the candidates."""
+    """Function that samples negatives from the candidates."""
     positives: Literal["judged", "answering"] = "judged"
-    """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
-    document of this ranking, as far as it is read (`depth`), that bears an answer; AR2's public code does so once,
-    before the game."""
+    """Positives of a query. `judged`: queries without a relevant document are left out, as in AR2's paper. `answering`:
+    such a query gets the first document of this ranking that contains an answer, down to rank `depth`. AR2's public
+    code does this once, before the game."""
     given: Literal["negatives", "scores"] | None = Field(None, exclude_if=lambda value: value is None)
-    """For a source of training data (`tevatron`, `flagembedding`, `sentence_transformers`). `negatives` are drawn from
-    those that it offers each query instead of a ranking, in its order, with scores of 0, -1, -2 ...; where it offers
-    fewer, the others are random documents. With `scores` its teacher's scores come along: a group is then smaller where
-    there are fewer, and queries without any are left out. Null draws from a ranking."""
+    """Candidates that a source of training data provides (`tevatron`, `flagembedding`, `sentence_transformers`).
+    `negatives`: sample from the negatives that the source provides for each query instead of from a ranking. They have
+    the source's order, with scores 0, -1, -2 and so on. If there are too few, random documents are added. `scores`: use
+    the scores of the source's teacher too. A group with fewer candidates is then smaller, and queries without any are
+    left out. Null samples from a ranking."""
 
     @model_validator(mode="after")
     def _window(self) -> Self:
@@ -97,26 +98,26 @@ class MineConfig(Config):
 
 
 def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> None:
-    """Refuse a split without anything to learn from, and negatives that the source does not give."""
+    """Refuse a split that has nothing to learn from, and negatives that the source does not provide."""
     if gate is not None and not is_open(gate):
         return
     if config.given is not None and not (data / "given.parquet").exists():
         raise UserError(
-            f"mine: given: {config.given}: the collection's source gives none; accepted: null, or as `data.format` one "
-            f"that does: {listing(GIVING)}"
+            f"mine: given: {config.given}: the collection's source provides none; accepted: null, or a `data.format` "
+            f"that provides them: {listing(GIVING)}"
         )
     names = query_ids_of(data, [split])
     if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
         missing = "negatives with scores" if config.given == "scores" else "negatives"
         raise UserError(
-            f"mine: given: {config.given}: no query of {split!r} is given {missing}; accepted: null, or others"
+            f"mine: given: {config.given}: the source provides no query of {split!r} with {missing}; accepted: null"
         )
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
         raise UserError(f"no query of the split {split!r} has a relevant document")
 
 
 def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
-    """Check whether the source gives some of these queries candidates, with scores if `scored`."""
+    """Check whether the source provides candidates for some of these queries, with scores if `scored`."""
     for table in pieces(path, GIVEN):
         of_split = pc.is_in(table["query_id"], value_set=queries)
         if pc.any(pc.and_(of_split, pc.is_valid(table["teacher"])) if scored else of_split).as_py():
@@ -124,7 +125,7 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     return False
 
 
-@Description(part="groups and negatives", version=2, refuses=_refuses)
+@Description(part="groups and negatives", makes="groups", version=2, refuses=_refuses)
 def mine(
     out: Path,
     machine: Machine,
@@ -138,16 +139,17 @@ def mine(
     config: MineConfig,
     gate: Path | None = None,
 ) -> dict[str, Any]:
-    """Write `groups.parquet` with so many groups of the split's queries.
+    """Write `groups.parquet` with `groups` groups of the split's queries.
 
-    Relevant documents, documents relevant to another query with the same text, the query's own document, and copies of
-    all these are never negatives.
-    Each pass over the queries has its own order (a training reads the rows in another), and a query's draw depends on
-    (seed, query, visit) alone. Queries for which the ranking has nothing are left out and counted; those with fewer
-    candidates than `negatives` get random documents instead, so that all groups have one size, but for those with a
-    teacher's scores, which are smaller then. From a ranking that `screen` wrote, only candidates that passed are drawn;
-    random negatives are not screened. Where the config asks for answers, `ranking` is one that `answering` wrote. Where
-    it asks for what the source gives, there is no ranking. Behind a closed `gate` there are no groups.
+    These documents are never negatives: relevant documents, documents relevant to another query with the same text, the
+    query's own document, and copies of all these.
+
+    Each pass over the queries has its own order, and a training reads the rows in yet another. A query's sample depends
+    on (seed, query, visit) alone. Queries for which the ranking has nothing are left out and counted. Queries with
+    fewer candidates than `negatives` get random documents too, so that all groups have one size. Only groups with a
+    teacher's scores may be smaller. From a ranking that `screen` wrote, only candidates that passed are sampled; random
+    negatives are not screened. If the config asks for answers, `ranking` is one that `answering` wrote. If the source
+    provides the candidates, there is no ranking. Behind a closed `gate` there are no groups.
     """
     _refuses(data, split, config, gate)
     if gate is not None and not is_open(gate):
@@ -158,7 +160,7 @@ def mine(
         raise UserError(
             f"no query of the split {split!r} has a relevant document"
             + (" and a ranking" if ranking else "")
-            + (f" and what is asked for by given: {config.given}" if config.given is not None else "")
+            + (f" and the candidates that `given: {config.given}` asks for" if config.given is not None else "")
         )
     visits = -(-groups // len(pool.queries))
     order = np.concatenate([keyed_rng(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
@@ -191,35 +193,35 @@ def mine(
 def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: int) -> Iterator[str]:
     """Explain how groups differ from what the config requests."""
     wanted, scored = groups * config.negatives, config.given == "scores"
-    few = f"{filled:,} of {wanted:,} negatives are random documents, as the"
+    few = f"{filled:,} of {wanted:,} negatives are random documents, because the"
     if filled and config.given is not None:
-        yield f"{few} source gives too few."
+        yield f"{few} source provides too few."
     elif 2 * filled > wanted:
         yield f"{few} ranking has too few candidates (`depth`)."
     if short:
         wanted += 0 if scored else groups * config.random
         reason = "source has too few with scores" if scored else "collection has too few documents"
-        yield f"{short:,} of {wanted:,} negatives are missing, as the {reason}."
+        yield f"{short:,} of {wanted:,} negatives are missing, because the {reason}."
     if pool.left_out:
         which = "1 query has" if pool.left_out == 1 else f"{pool.left_out:,} queries have"
         noun = "negative with a score" if scored else "candidate"
-        yield f"{which} no {noun}, and no part in it."
+        yield f"{which} no {noun}, and {'is' if pool.left_out == 1 else 'are'} left out."
 
 
 class _Ranked(NamedTuple):
-    """What a ranking has of one query, best first."""
+    """Ranked candidates of one query, best first."""
 
     documents: np.ndarray
     """Rows of the documents table."""
     scores: np.ndarray
     hits: np.ndarray
-    """Whether each bears an answer; False where the ranking does not say."""
+    """Marks of the documents that contain an answer. False if the ranking does not say."""
     passed: np.ndarray
-    """Whether each passed the screening; True where there was none."""
+    """Marks of the documents that passed the screening. True if there was none."""
 
 
 class _Pool:
-    """A split's queries with their positives and ranked candidates, and the drawing of one group."""
+    """The queries of a split with their positives and ranked candidates, from which groups are sampled."""
 
     def __init__(self, data: Path, tokens: Path, ranking: Path | None, split: str, config: MineConfig) -> None:
         self._config = config
@@ -242,13 +244,15 @@ class _Pool:
         self.queries = [row for row in wanted if row in self._positives]
         if config.given == "scores":
             self.queries = [row for row in self.queries if len(self._candidates(row, self._taken(row))[0])]
-        if config.given is not None:  # who is given nothing is not trained on
+        if config.given is not None:  # queries without candidates are not trained on
             judged &= self._offered
         self.left_out = len(judged.intersection(of_split).difference(self.queries))
-        """Judged queries for which the ranking has nothing, or, with a teacher, no candidate that has a score."""
+        """Number of judged queries that are left out: the ranking has nothing for them or, with a teacher, no candidate
+        with a score."""
 
     def _answering(self, queries: list[int]) -> list[int]:
-        """Give queries without a relevant document the first that bears an answer; those that got one."""
+        """Give each query without a relevant document the first document that contains an answer. Return the queries
+        that got one."""
         assert self._ranked is not None
         without = [row for row in queries if row not in self._positives and self._ranked[row].hits.any()]
         for row in without:
@@ -257,7 +261,8 @@ class _Pool:
         return without
 
     def _read(self, ranking: Path) -> dict[int, _Ranked]:
-        """Read the ranking of each query row, to the configured depth and as many positives more.
+        """Read the ranking of each query row, to the configured depth and as many rows further as a query may have
+        positives.
 
         A screened ranking is read whole, because removed candidates are among its first rows. Ids become numbers at
         once.
@@ -289,10 +294,10 @@ class _Pool:
         }
 
     def _given(self, data: Path) -> dict[int, _Ranked]:
-        """Read the candidates that the source gives each query, best first.
+        """Read the candidates that the source provides for each query, best first.
 
-        The order is by the teacher's scores if these count, else the source's. With scores, only documents that the
-        teacher has scored are positives. UserError if it has scored nothing.
+        They are ordered by the teacher's scores if `given` is `scores`, otherwise as in the source. With scores, only
+        documents that the teacher has scored are positives. UserError if it has scored nothing.
         """
         path, scored = data / "given.parquet", self._config.given == "scores"
         candidates: dict[int, dict[int, float]] = {}
@@ -327,10 +332,10 @@ class _Pool:
         return ranked
 
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int, int]:
-        """Draw a group as a row of the table.
+        """Sample a group, and return it as a row of the table.
 
-        Return it with the number of its negatives that are random for want of candidates, and the number that are
-        missing: the collection has no more, or a teacher's scores count.
+        Also return the number of its negatives that are random for lack of candidates, and the number that are missing.
+        Negatives are missing if the collection has no more, or if only documents with a teacher's score count.
         """
         query = self.queries[position]
         rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
@@ -349,7 +354,7 @@ class _Pool:
             excluded |= set(self._same[documents[drawn]].tolist())
             missing = self._config.negatives - len(drawn)
         random = []
-        if not self._teacher:  # who scores no random document
+        if not self._teacher:  # the teacher scores no random document
             random = self._random(self._config.random + missing, excluded, rng)
             chosen += random
         filled = min(missing, len(random))
@@ -369,23 +374,24 @@ class _Pool:
         )
 
     def _taken(self, query: int) -> set[int]:
-        """The texts that are no negatives of a query."""
+        """Return the texts that must not become negatives of a query."""
         relevant = self._positives[query]
         return set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
 
     def _candidates(self, query: int, taken: set[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The documents that a query's negatives are drawn from, best first, and their scores; without taken texts."""
+        """Return the documents that a query's negatives are sampled from, best first, and their scores. Texts in
+        `taken` are left out."""
         assert self._ranked is not None
         ranked = self._ranked[query]
         keys = self._same[ranked.documents]
         free = np.zeros(len(keys), bool)
-        free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
+        free[np.unique(keys, return_index=True)[1]] = True  # each text once, at its first place
         free &= ranked.passed & ~np.isin(keys, list(taken))
         window = slice(self._config.skip, self._config.depth)
         return ranked.documents[free][window], ranked.scores[free][window]
 
     def _random(self, count: int, taken: set[int], rng: np.random.Generator) -> list[int]:
-        """Documents of the whole collection with texts not taken yet."""
+        """Sample documents of the whole collection whose texts are not taken yet."""
         rows: list[int] = []
         for _ in range(100 * count):
             if len(rows) == count:

@@ -13,7 +13,7 @@ from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
-"""In one shard; changes no result."""
+"""Number of queries in one shard. It changes no result."""
 
 
 @Description(part="reranking by neighbours", version=2)
@@ -27,11 +27,11 @@ def rerank_by_neighbours(
     ranking: Path,
     config: NeighboursRerankConfig | Path,
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`: the ranking with its first documents by similarity in their context (Eq. 1).
+    """Write `ranking.parquet`: the ranking with its first documents ordered by similarity in their context (Eq. 1).
 
-    `vectors` are the documents', of which only those are read, `queries` those of the ranking's queries. Documents
-    beyond the context follow in their old order, with scores below the last. `config` may be the artifact of `chosen`,
-    whose best numbers are taken.
+    `vectors` are the documents', of which only those in contexts are read. `queries` are the vectors of the ranking's
+    queries. Documents beyond the context follow in their old order, with scores below the last. `config` may be the
+    artifact of `chosen`, whose best parameters are used.
     """
     numbers = config if isinstance(config, NeighboursRerankConfig) else best(config)
     reranking = Reranking(ranking, data, queries, numbers.context)
@@ -56,7 +56,7 @@ def rerank_by_neighbours(
 
 
 class Reranker:
-    """Scores lists of documents by their neighbours."""
+    """A worker that scores lists of documents by their neighbours."""
 
     def __init__(
         self, *, lists: Path, vectors: Path, queries: Path, config: NeighboursConfig, cuda: bool, threads: int

@@ -1,5 +1,7 @@
-"""Charts of soft labels and of what was learned from them (Zerveas et al., 2023, Figures 2 and 11 to 13), and of
-measures by a number, such as the size of a model (Moiseev et al., 2023, Figure 3)."""
+"""Draw charts of soft labels and of models trained on them (Zerveas et al., 2023, Figures 2 and 11 to 13).
+
+Also draw charts of measures along an axis, such as the size of a model (Moiseev et al., 2023, Figure 3).
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,16 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 PICTURES = "pictures.json"
-"""Charts, as `components.charts.label_curves.picture` has them."""
+"""File of the charts, in the form of `components.charts.label_curves.picture`."""
 
 
 class PicturesConfig(Config):
-    """What the charts show."""
+    """Number of groups and ranks in the charts."""
 
     queries: int = Field(200, ge=1)
-    """So many first groups."""
+    """Number of first groups in the charts."""
     candidates: int = Field(40, ge=1)
-    """So many first ranks."""
+    """Number of first ranks in the charts."""
 
 
 @Description(part="evaluation", shows=(PICTURES,), heading="Labels and what was learned from them")
@@ -49,8 +51,8 @@ def pictures(
 ) -> dict[str, Any]:
     """Write `pictures.json`: similarities, labels and predicted distributions by rank.
 
-    `groups` have the labels as they are, `labels` smoothed ones. `vectors` are the documents',
-    `queries` those of the groups' queries before the training, `trained` those of the same queries by `model`.
+    `groups` have the original labels, `labels` the smoothed ones. `vectors` are the documents', `queries` those of the
+    groups' queries before the training, and `trained` those of the same queries by `model`.
     """
     table = first(groups / "groups.parquet", GROUPS, config.queries).combine_chunks()
     ids = table["doc_ids"].combine_chunks()
@@ -111,7 +113,8 @@ def pictures(
 def along(
     out: Path, machine: Machine, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
-    """Write `pictures.json`: each measure of some systems by their places on an axis, mean and deviation over seeds."""
+    """Write `pictures.json`: each measure of some systems by their places on an axis, with mean and deviation over
+    seeds."""
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for row in read_json(results / "metrics.json")["rows"]:
         systems = values.setdefault((row["collection"], row["split"], row["measure"]), {})
@@ -169,7 +172,7 @@ def _similarities(
 
 
 def _scores(lists: Lists, queries: QueryVectors, vectors: DocumentVectors) -> np.ndarray:
-    """(Q, N) inner products of queries and their candidates."""
+    """Compute the inner products (Q, N) of queries and their candidates."""
     documents = lists.padded(lists.documents)
     batch = contexts_per_batch(documents.shape[1])
     parts = context_vectors(queries, vectors, lists.queries, documents, batch)

@@ -1,4 +1,4 @@
-"""Add the scores of the rankings that a ranker reads to its own (`components.retrieval.prior`)."""
+"""Add the scores of the rankings that a ranker reads to the ranker's scores (`components.retrieval.prior`)."""
 
 from pathlib import Path
 from typing import Any, TypedDict
@@ -27,14 +27,14 @@ class Prior(TypedDict):
     """A ranking whose scores are added to the ranker's."""
 
     name: str
-    """What its weight is called: `retriever`, `bm25`."""
+    """Name of its weight: `retriever`, `bm25`."""
     ranking: Path
     lexical_k: int | None
-    """For BM25's ranking, the number of documents that were asked for."""
+    """Number of documents that were requested, for BM25's ranking. None for other rankings."""
 
 
 def _refuses(data: Path, split: str) -> None:
-    """A split without judgements to fit weights on."""
+    """Refuse a split without judgements to fit weights on."""
     if not len(judged_queries(data, split, None)):
         raise UserError(f"prior: {split!r} has no query with a relevant document to fit weights on; {WITHOUT_DEV}")
 
@@ -44,10 +44,10 @@ def fit_prior(
     out: Path, machine: Machine, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
     """Write `weights.json`, the weight of the ranker's scores and of each prior's, and `ranking.parquet`, the split's
-    reranked queries in the order of the sums.
+    reranked queries in the order of the weighted sums.
 
-    In `ranking.parquet` each half of the queries is ranked by weights that were fitted on the other half: what is
-    measured of it does not flatter the weights. `reranked` is what `rerank` wrote, to the same depth.
+    In `ranking.parquet` each half of the queries is ranked by weights that were fitted on the other half, so that the
+    measures do not flatter the weights. `reranked` is what `rerank` wrote, to the same depth.
     """
     _refuses(data, split)
     table = read(reranked / "ranking.parquet", RANKING)
@@ -76,8 +76,8 @@ def _note(weights: dict[str, float], split: str) -> str:
     """Explain a ranker's row to a reader."""
     ranker, *priors = (f"{value:.3g} x {WHOSE.get(name, name)}" for name, value in weights.items())
     return (
-        f"This ranker's rows are of the sum of {ranker}, {listing(priors)}, with weights that the queries of {split} "
-        "chose. The ranker alone orders documents otherwise."
+        f"This ranker's rows use the sum of {ranker}, {listing(priors)}, with weights fitted on the queries of "
+        f"{split}. The ranker alone orders documents otherwise."
     )
 
 
@@ -85,8 +85,9 @@ def _note(weights: dict[str, float], split: str) -> str:
 def add_prior(
     out: Path, machine: Machine, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`, the first `depth` documents of each query in the order of the sums, the others after
-    them. `reranked` is what `rerank` wrote, to the same depth; `weights` what `fit_prior` did."""
+    """Write `ranking.parquet`: the first `depth` documents of each query in the order of the weighted sums, followed by
+    the remaining documents. `reranked` is what `rerank` wrote, to the same depth. `weights` is what `fit_prior`
+    wrote."""
     table = read(reranked / "ranking.parquet", RANKING)
     _write(out, table, _sums(_features(_first(table, depth), priors), _weights(weights, priors)), depth)
     return {"rows": len(table)}
@@ -96,7 +97,7 @@ def add_prior(
 def teach_with_prior(
     out: Path, machine: Machine, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:
-    """Write `groups.parquet` with the sums in place of the teacher's scores, which `score_groups` wrote."""
+    """Write `groups.parquet` with the weighted sums in place of the teacher's scores, which `score_groups` wrote."""
     path, weight_values, sums = groups / "groups.parquet", _weights(weights, priors), [np.zeros(0)]
     for piece in pieces(path, GROUPS, rows=CANDIDATES):
         lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
@@ -113,12 +114,12 @@ def teach_with_prior(
 
 
 def _first(table: pa.Table, depth: int) -> pa.Table:
-    """What the ranker scored of a ranking that `rerank` wrote."""
+    """Return the rows of a ranking that the ranker scored. `rerank` wrote the ranking."""
     return table.filter(pc.less_equal(table["rank"], depth))
 
 
 def _features(pairs: pa.Table, priors: list[Prior]) -> npt.NDArray[np.float64]:
-    """(N, 1 + P) the ranker's score of each pair, and each prior's."""
+    """Return the scores (N, 1 + P) of each pair: the ranker's, and each prior's."""
     columns = [pairs["score"].to_numpy().astype(np.float64)]
     for prior in priors:
         ranked = pieces(prior["ranking"] / "ranking.parquet", RANKING)
@@ -127,7 +128,7 @@ def _features(pairs: pa.Table, priors: list[Prior]) -> npt.NDArray[np.float64]:
 
 
 def _sums(features: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(N,) the weighted sums. Equal rows have equal sums, which a matrix product does not promise."""
+    """Compute the weighted sums (N,). Equal rows have equal sums, which a matrix product does not promise."""
     sums: npt.NDArray[np.float64] = (features * weights).sum(1)
     return sums
 
@@ -141,13 +142,14 @@ def _relevant(data: Path, split: str, pairs: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _weights(artifact: Path, priors: list[Prior]) -> npt.NDArray[np.float64]:
-    """(1 + P,) the weights of the ranker and of each prior."""
+    """Read the weights (1 + P,) of the ranker and of each prior."""
     named = read_json(artifact / WEIGHTS)
     return np.array([named[name] for name in (RANKER, *(prior["name"] for prior in priors))])
 
 
 def _write(out: Path, table: pa.Table, sums: npt.NDArray[np.float64], depth: int) -> None:
-    """Write a ranking with its first documents in the order of their sums; equal sums keep the order they had."""
+    """Write a ranking with its first documents in the order of their sums. Documents with equal sums keep their
+    order."""
     scored = pc.less_equal(table["rank"], depth).to_numpy()
     scores = np.zeros(len(table))
     scores[scored] = sums

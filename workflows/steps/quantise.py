@@ -1,4 +1,4 @@
-"""Make smaller vectors of those that were encoded, and order what they find by better ones."""
+"""Quantise or shorten encoded vectors, and rescore what they find with better vectors."""
 
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
 from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
-"""In one shard of a rescoring; changes no result."""
+"""Number of queries in one shard of a rescoring. It changes no result."""
 
 
 def _refuses(retriever: Path) -> None:
-    """A retriever that makes no vectors."""
+    """Refuse a retriever that makes no vectors."""
     if (kind := read_json(retriever / "model" / MODEL_CONFIG)["kind"]) != DEFAULT:
         raise UserError(
             f"search: dimensions, vectors: a retriever of the kind {kind} has no vectors to quantise. Remove both."
@@ -35,7 +35,11 @@ def smaller_vectors(
     out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
-    made: the dimensions, and for int8 the distances, which are those of the whole collection."""
+    made.
+
+    `smaller.json` has the dimensions. For int8 it also has the widths of the steps, which hold for the whole
+    collection.
+    """
     shards = document_shards(vectors)
     settings = read_json(retriever / "model" / MODEL_CONFIG)
     quantiser = Quantiser.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")
@@ -61,8 +65,8 @@ def smaller_vectors(
 def rescore(
     out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by their products with other
-    vectors of the documents than those that found them. Ties are in order of id."""
+    """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by inner products with other vectors
+    of the documents than those that found them. Ties are in order of id."""
     reranking = Reranking(ranking, data, queries)
     lists = reranking.lists()
     lists.save(out)
@@ -84,7 +88,7 @@ def rescore(
 
 
 class _Shrinking:
-    """Makes one file of smaller vectors."""
+    """A worker that writes one file of smaller vectors."""
 
     def __init__(self, *, threads: int, work: Path, vectors: Path) -> None:
         quantiser = quantised.read(work)
@@ -96,7 +100,7 @@ class _Shrinking:
 
 
 class _Rescoring:
-    """Scores lists of candidates."""
+    """A worker that scores lists of candidates."""
 
     def __init__(self, *, lists: Path, vectors: Path, queries: Path, cuda: bool, threads: int) -> None:
         configure_process(threads)

@@ -1,7 +1,6 @@
-"""What a query reranker reads, and the ranks that it predicts for expansions (Chuang et al., 2023, sections 3.3.1 and
+"""Build the input of a query reranker, and predict the ranks of expansions (Chuang et al., 2023, sections 3.3.1 and
 3.3.2)."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +11,11 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from sparring.components.config import Config
-from sparring.components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, check, read, write
+from sparring.components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, check, read, write
+from sparring.components.expansion import query_reading
 from sparring.components.expansion.expansions import FILE
 from sparring.components.expansion.query_choice import PREDICTIONS
-from sparring.components.expansion.query_reading import PARTS, TOP
+from sparring.components.expansion.query_reading import PARTS, TOP, Candidates, Passages
 from sparring.components.files import remove, replacing, save_array, write_array
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
@@ -26,69 +26,43 @@ PREDICTED = "predicted.parquet"
 
 
 class PredictConfig(Config):
-    """How ranks are predicted."""
+    """Precision and shards of the prediction of ranks."""
 
     precision: Literal["bf16", "fp32", "int8"] = "bf16"
-    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
+    rounds."""
     shard: int = Field(2_000, ge=1)
-    """Expansions in one file; the most that each worker loses where prediction is interrupted."""
+    """Number of expansions in one file. If prediction is interrupted, each worker loses at most one file."""
 
 
 @Description(part="query reranking")
 def candidates(out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
-    """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
+    """Write the input of a query reranker as a collection to be tokenised (`components.expansion.query_reading`).
 
     The documents are the expanded queries. With a ranking, each query's first passage follows them, every passage once,
-    and then an empty one for queries that found nothing. The queries are those of `data`.
+    and then an empty passage for queries that retrieved nothing. The queries are those of `data`.
     """
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
     queries = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
     texts = queries["text"].take(pc.index_in(names, value_set=queries["query_id"].combine_chunks()))
-    titles = pa.array([""] * len(names), TEXT)
-    tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, source="expanded queries")]
-    summary = {"expansions": len(names)}
-    if ranking is not None:
-        passages, top = _first_passages(data, ranking, names)
-        tables += [passages, pa.table({"doc_id": ["#"], "title": [""], "text": [""]}, schema=DOCUMENTS)]
-        write_array(out / TOP, top + len(names))
-        summary |= {"passages": len(passages), "found_nothing": int((top == len(passages)).sum())}
-    _write(out, pa.concat_tables(tables), data)
-    return summary
+    passages = None if ranking is None else _first_passages(data, ranking, names)
+    return _write(out, query_reading.candidates(names, texts, passages), data, len(names), passages)
 
 
 @Description(part="query reranking")
 def candidates_released(
     out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
-    """The same for the public code's templates, where question, expansion, title and passage are separate texts."""
+    """Write the same for the public code's templates, where question, expansion, title and passage are separate
+    texts."""
     table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
     queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
-    queries = queries.filter(pc.is_in(queries["query_id"], value_set=pc.unique(table["query_id"])))
-    questions = [text.rstrip(" ?") for text in queries["text"].to_pylist()]
-    texts = [table["text"].to_pylist(), questions]
-    names = [table["doc_id"].to_pylist(), [f"question {name}" for name in queries["query_id"].to_pylist()]]
-    question_rows = pc.index_in(table["query_id"], value_set=queries["query_id"].combine_chunks()).to_numpy()
-    parts = [len(table) + question_rows, np.arange(len(table))]
-    summary = {"expansions": len(table)}
-    if ranking is not None:
-        passages, top = _first_passages(data, ranking, table["doc_id"])
-        for field in ("title", "text"):
-            parts.append(sum(map(len, texts)) + top)
-            texts.append([*passages[field].to_pylist(), ""])
-            names.append([f"{field} {name}" for name in [*passages["doc_id"].to_pylist(), "#"]])
-        summary |= {"passages": len(passages), "found_nothing": int((top == len(passages)).sum())}
-    write_array(out / PARTS, np.stack(parts, 1).astype(np.int64))
-    whole = [list(chain(*names)), [""] * sum(map(len, texts)), list(chain(*texts))]
-    _write(out, pa.table(whole, schema=DOCUMENTS), data)
-    return summary
+    passages = None if ranking is None else _first_passages(data, ranking, table["doc_id"])
+    return _write(out, query_reading.candidates_released(table, queries, passages), data, len(table), passages)
 
 
-def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> tuple[pa.Table, np.ndarray]:
-    """Read the passages that expanded queries retrieve first, in the collection's order, by one pass over it.
-
-    Return them with the place of each query's passage among them. A query that retrieved nothing has the place behind
-    all.
-    """
+def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> Passages:
+    """Read the first passages that expanded queries retrieve, in the collection's order, in one pass over it."""
     columns = ["query_id", "doc_id"]
     first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
     retrieved, kept = pc.unique(first["doc_id"]), []
@@ -97,15 +71,22 @@ def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> tuple[
     passages = check(pa.Table.from_batches(kept), DOCUMENTS, source="documents")
     first_ids = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
     rows = pc.index_in(first_ids, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
-    return passages, pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)
+    return Passages(passages, pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64))
 
 
-def _write(out: Path, documents: pa.Table, data: Path) -> None:
-    """Write what is read as the documents of a collection with the queries of `data`."""
+def _write(out: Path, candidates: Candidates, data: Path, expansions: int, passages: Passages | None) -> dict[str, Any]:
+    """Write what is read as the documents of a collection with the queries of `data`. Return the summary."""
+    for name, rows in {TOP: candidates.top, PARTS: candidates.parts}.items():
+        if rows is not None:
+            write_array(out / name, rows)
     with replacing(out / "documents.parquet") as path:
-        pq.write_table(documents, path, row_group_size=ROW_GROUP)
+        pq.write_table(candidates.documents, path, row_group_size=ROW_GROUP)
     write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
     write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
+    if passages is None:
+        return {"expansions": expansions}
+    count = len(passages.documents)
+    return {"expansions": expansions, "passages": count, "found_nothing": int((passages.rows == count).sum())}
 
 
 @Description(part="query reranking", models="predicting")
@@ -150,10 +131,10 @@ class Predictor:
         from sparring.components.models.inference import TimedInference
 
         self._inference = TimedInference(CrossEncoder, model, precision=config.precision, **options)
-        self._reading = RerankerInputs(data, TokenStore(tokens, model), self._inference.config.pair_tokens)
+        self._reading = RerankerInputs.stored(data, TokenStore(tokens, model), self._inference.config.pair_tokens)
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the predicted ranks of some expansions; the seconds that the model took."""
+        """Write the predicted ranks of some expansions. Return the seconds that the model took."""
         ranks, took = self._inference.timed(self._reading, np.arange(task["start"], task["stop"]))
         save_array(path, ranks)
         return took

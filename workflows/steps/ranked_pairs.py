@@ -1,5 +1,5 @@
-"""Training examples as they stand in a ranking: its first documents, relevant or not, each by itself (Nogueira and Cho,
-2019; Chuang et al., 2023, Appendix B.2)."""
+"""Build training examples from a ranking: its first documents, relevant or not, one by one (Nogueira and Cho, 2019;
+Chuang et al., 2023, Appendix B.2)."""
 
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 ROWS = 100_000
-"""Groups that are written together."""
+"""Number of groups that are written together."""
 
 
-@Description(part="groups and negatives")
+@Description(part="groups and negatives", makes="pairs")
 def ranked_pairs(
     out: Path,
     machine: Machine,
@@ -35,13 +35,13 @@ def ranked_pairs(
     groups: int,
     seed: list[Any],
 ) -> dict[str, Any]:
-    """Write `groups.parquet` with so many groups, each a query of the split with one of the first `depth` documents of
+    """Write `groups.parquet` with `groups` groups, each a query of the split with one of the first `depth` documents of
     its ranking.
 
-    The target is 1 for a relevant document and 0 for another: for one that bears an answer (`by_answer`, where
-    `ranking` is one that `answering` wrote) or that is judged relevant. No document is left out and none is added, so
-    that the share of positives is the ranking's. Each pass over the pairs has its own order. UserError where nothing
-    could be learnt: no document is relevant, or all are.
+    The target is 1 for a relevant document, otherwise 0. With `by_answer`, a document is relevant if it contains an
+    answer, and `ranking` is one that `answering` wrote. Otherwise it must be judged relevant. No document is left out
+    or added, so the share of positives is the ranking's. Each pass over the pairs has its own order. UserError if
+    nothing can be learnt because no document is relevant, or all are.
     """
     first = read(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING, filters=[("rank", "<=", depth)])
     first = first.filter(pc.is_in(first["query_id"], value_set=query_ids_of(data, [split])))
@@ -51,7 +51,7 @@ def ranked_pairs(
     if positives in (0, len(first)):
         raise UserError(
             f"passages: {positives} of the {len(first)} documents that BM25 ranks first for the queries of "
-            f"{split!r} are relevant, so nothing tells one from another; accepted: another `depth`, or "
+            f"{split!r} are relevant, so there is nothing to learn; accepted: another `depth`, or another "
             "`relevant_by`"
         )
     first = first.sort_by([("query_id", "ascending"), ("rank", "ascending")]).combine_chunks()
@@ -65,7 +65,7 @@ def ranked_pairs(
 
 
 def _groups(pairs: pa.Table, visits: np.ndarray) -> pa.Table:
-    """Groups of one candidate each."""
+    """Return groups with one candidate each."""
     ends = pa.array(np.arange(len(pairs) + 1))
     columns = {
         "query_id": pairs["query_id"],

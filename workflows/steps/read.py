@@ -1,4 +1,4 @@
-"""A reader: rows to train it on, its answers to questions, and their measures (Chuang et al., 2023, section 3.4.6)."""
+"""Training rows for a reader, its answers to questions, and their measures (Chuang et al., 2023, section 3.4.6)."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -24,25 +24,25 @@ from sparring.workflows.store.dag import Description
 
 ANSWERS = "answers.parquet"
 WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
-"""A reader's answer to a query; empty where it had nothing to read."""
+"""Columns of a reader's answers to queries. The answer is empty if the reader had nothing to read."""
 
 
 def _refuses(data: Path, split: str) -> None:
-    """A split without answers."""
+    """Refuse a split without answers."""
     answers = queries_of(data, [split], ["answers"])["answers"]
     if not pc.any(pc.greater(pc.list_value_length(answers), 0)).as_py():
-        raise UserError(f"a reader's answers are held against right ones, and no query of {split!r} has one")
+        raise UserError(f"split {split!r}: no query has an answer to compare the reader's answers with")
 
 
 @Description(part="reading", refuses=_refuses)
 def reading_groups(
     out: Path, machine: Machine, *, data: Path, ranking: Path, split: str, passages: int, visits: int, seed: list[Any]
 ) -> dict[str, Any]:
-    """Write what a reader is trained on: `groups.parquet`, questions with the first passages of their ranking, and a
-    collection whose documents are the groups' answers, in the same order.
+    """Write the rows that a reader is trained on. `groups.parquet` has questions with the first passages of their
+    ranking. A collection beside it has the groups' answers as its documents, in the same order.
 
-    Each visit of a question draws one of its answers, as in the released code.
-    Questions without an answer or without a passage are left out and counted.
+    Each visit of a question samples one of its answers, as in the released code. Questions without an answer or without
+    a passage are left out and counted.
     """
     _refuses(data, split)
     queries = queries_of(data, [split], QUERIES.names)
@@ -90,8 +90,8 @@ def read_answers(
     reader: Path,
     config: ReadConfig,
 ) -> dict[str, Any]:
-    """Write `answers.parquet`: a reader's answers to the split's queries that have a right answer, from the first
-    passages of their ranking."""
+    """Write `answers.parquet`: a reader's answers to the split's queries that have a right answer. The reader reads the
+    first passages of each query's ranking."""
     _refuses(data, split)
     query_table = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
     answerable = pc.and_(
@@ -133,7 +133,7 @@ def read_answers(
 
 
 class Answerer:
-    """Answers some questions with a reader."""
+    """A worker that answers questions with a reader."""
 
     def __init__(
         self, *, tokens: Path, model: Path, work: Path, config: ReadConfig, batch_tokens: int, cuda: bool, threads: int
@@ -145,7 +145,7 @@ class Answerer:
         configure_process(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._reader = Reader.load(model).eval().to(self._device)
-        self._readings = ReaderInputs(self._reader, tokens, model)
+        self._readings = ReaderInputs.stored(self._reader, tokens, model)
         self._pairs, self._offsets = np.load(work / "pairs.npy", mmap_mode="r"), np.load(work / "offsets.npy")
         self._config, self._batch_tokens = config, batch_tokens
 

@@ -1,4 +1,5 @@
-"""Score pairs of a query and a document with a ranker, on Ray Data: the pairs of groups, or of a ranking to rerank."""
+"""Score pairs of a query and a document with a ranker, on Ray Data. The pairs come from groups, or from a ranking to
+rerank."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -19,28 +20,29 @@ from sparring.workflows.store.dag import Description
 
 
 class ScoreConfig(Config):
-    """How pairs are scored."""
+    """Precision and shards of scoring."""
 
     precision: Literal["bf16", "fp32", "int8"] = "bf16"
-    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
+    rounds."""
     shard: int = Field(2_000, ge=1)
-    """Pairs in one file; the most that each worker loses where scoring is interrupted."""
+    """Number of pairs in one file. If scoring is interrupted, each worker loses at most one file."""
 
 
 class RerankConfig(ScoreConfig):
-    """How a ranking is reranked."""
+    """Depth and sample of a reranking."""
 
     depth: int = Field(50, ge=1)
-    """Documents of each query that the ranker reorders; the others follow in their old order."""
+    """Number of documents of each query that the ranker reorders. The remaining documents follow in their old order."""
     queries: int | None = Field(None, ge=1)
-    """How many of the split's judged queries, the same ones for every ranking; null for all."""
+    """Number of the split's judged queries to rerank, the same queries for every ranking. Null reranks all."""
 
 
-@Description(part="scoring by the ranker", models="scoring", version=2)
+@Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=2)
 def score_groups(
     out: Path, machine: Machine, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
-    """The same groups with the ranker's scores as teacher."""
+    """Write the same groups with the ranker's scores as teacher."""
     unscored = Groups(groups / "groups.parquet", data)
     queries = np.repeat(unscored.queries, np.diff(unscored.offsets))
     scores, counted = _score(out, machine, tokens, ranker, queries, unscored.documents, config)
@@ -61,7 +63,8 @@ def rerank(
     ranker: Path,
     config: RerankConfig,
 ) -> dict[str, Any]:
-    """The measured queries' ranking with its first documents in the ranker's order; equal scores keep their order.
+    """Write the measured queries' ranking with its first documents in the ranker's order. Documents with equal scores
+    keep their order.
 
     Documents beyond the depth follow in their old order, with scores below the ranker's lowest.
     """
@@ -99,8 +102,8 @@ def _score(
     documents: np.ndarray,
     config: ScoreConfig,
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """(N,) fp32 scores of (N,) pairs of rows, and what the workers counted. A pair that occurs twice is scored once,
-    also as texts with the same tokens."""
+    """Compute fp32 scores (N,) of pairs of rows (N,), and return the workers' counts too. A pair that occurs twice is
+    scored once. So are pairs of texts with the same tokens."""
     queries, documents = (
         np.load(tokens / f"{side}.same.npy", mmap_mode="r")[rows]
         for side, rows in (("queries", queries), ("documents", documents))
@@ -139,11 +142,12 @@ class Scorer:
         self._pairs = np.load(pairs, mmap_mode="r")
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the scores of one shard; the seconds that the model took."""
+        """Write the scores of one shard. Return the seconds that the model took."""
         scores, took = self.scores(np.array(self._pairs[task["start"] : task["stop"]]))
         save_array(path, scores)
         return took
 
     def scores(self, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-        """(N,) fp32 scores of (N, 2) rows of queries and documents, and the seconds that the model took."""
+        """Compute fp32 scores (N,) of rows of queries and documents (N, 2). Return the seconds that the model took,
+        too."""
         return self.inference.timed(self._reading, rows)

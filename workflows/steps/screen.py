@@ -1,4 +1,4 @@
-"""False-negative control: which candidates of a ranking may become negatives, and why others may not."""
+"""Control false negatives: mark which candidates of a ranking may become negatives, and why others may not."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +22,12 @@ from sparring.workflows.store.dag import Description
 CASES = "cases.json"
 """Examples of removed candidates, for the report."""
 CASES_EACH = 4
-"""Examples of each reason."""
+"""Number of examples for each reason."""
 ROWS = 1_000_000
-"""Rows of the ranking in memory at once; changes no result."""
+"""Number of rows of the ranking in memory at once. It changes no result."""
 
 
-@Description(part="groups and negatives", shows=(CASES,), version=2)
+@Description(part="groups and negatives", makes="screened ranking", shows=(CASES,), version=2)
 def screen(
     out: Path,
     machine: Machine,
@@ -40,11 +40,13 @@ def screen(
     vectors: Path | None,
     config: ScreenConfig,
 ) -> dict[str, Any]:
-    """Write the ranking of the split's judged queries with one more column: `reason`, empty for what may be a negative.
+    """Write the ranking of the split's judged queries with a column `reason`. It is empty for candidates that may
+    become negatives.
 
-    `votes` is the ranking in a ranker's order, with its scores; `vectors` are the documents' that made the ranking.
-    The summary counts candidates before and after, and those removed by reason; `cases.json` has examples. A margin is
-    taken to the best-ranked relevant document. It removes nothing for queries whose list has none (`without_positive`).
+    `votes` is the ranking in a ranker's order, with its scores. `vectors` are the documents' vectors that made the
+    ranking. The summary counts candidates before and after, and those removed by reason. `cases.json` has examples. A
+    margin is the distance to the best-ranked relevant document. It removes nothing for queries whose list has no
+    relevant document (`without_positive`).
     """
     answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
     schema = ANSWERED if answered else RANKING
@@ -77,13 +79,14 @@ def screen(
 
 
 def _told(schema: pa.Schema) -> pa.Schema:
-    """A ranking with reasons, and with hits where it had them."""
+    """Return the schema of a ranking with reasons, and with hits if the ranking had them."""
     return pa.schema([*SCREENED, *([ANSWERED.field("hit")] if schema is ANSWERED else [])])
 
 
 class _Seen(NamedTuple):
-    """Of each row the number of its reason, -1 for none; whether it is relevant; the score and the row of the positive
-    that it is held against; the first row of its query that says the same."""
+    """Arrays with a value for each row. `reason` is the number of the reason, -1 for none. `relevant` says whether the
+    document is relevant. `score` and `place` are the score and the row of the positive that the row is compared with.
+    `first` is the first row of the query with the same text."""
 
     reason: np.ndarray
     relevant: np.ndarray
@@ -92,7 +95,7 @@ class _Seen(NamedTuple):
     first: np.ndarray
 
     def shifted(self, rows: int) -> "_Seen":
-        """The same where so many rows stand before."""
+        """Return the same arrays for a piece that has `rows` rows before it."""
         return self._replace(place=np.where(self.place >= 0, self.place + rows, -1), first=self.first + rows)
 
 
@@ -102,7 +105,7 @@ _NOTHING = _Seen(
 
 
 class _Look:
-    """What is looked at of a piece of the ranking, whole queries of it."""
+    """Screening of a piece of the ranking, which has whole queries."""
 
     def __init__(
         self, data: Path, tokens: Path, votes: Path | None, vectors: Path | None, config: ScreenConfig

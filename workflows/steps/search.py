@@ -25,25 +25,25 @@ from sparring.components.retrieval.kind import (
     IndexFile,
     IndexOptions,
     Rows,
+    VectorIndex,
     kind_named,
     kind_stored,
 )
 from sparring.components.retrieval.kinds.dense import EF, PROBES
 from sparring.components.retrieval.quantised import Kind
-from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.indexing import build_index_files
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
-from sparring.workflows.store.progress import Progress
 
 EF_CONSTRUCTION = 40
-"""FAISS's own number of candidates while a graph is built."""
+"""FAISS's default number of candidates while it builds a graph."""
 QUERIES_OF_INDEX = 1024
 QUERIES_MERGED = 512
 
 
 class Cuts(NamedTuple):
-    """How the work is cut into shards, which changes no result: the most of one shard."""
+    """Largest size of one shard of the work, in queries, documents and scores. It changes no result."""
 
     queries: int
     documents: int
@@ -51,51 +51,56 @@ class Cuts(NamedTuple):
 
 
 ON_CPU, ON_GPU = Cuts(4096, 2**20, 2**30), Cuts(topk.GPU_QUERY_BLOCK, 2**23, 2**36)
-"""To a GPU a shard's documents are copied, and until each query has its first k, most of them are looked at twice: so
-its shards are larger."""
+"""Shards for a GPU are larger. A shard's documents are copied to the GPU, and most of them are read twice until each
+query has its first k."""
 
 
 class SearchConfig(Config):
-    """How documents are searched."""
+    """Index, vectors and rescoring of a search among documents."""
 
     index: str | None = None
-    """FAISS factory string, for example `Flat`, `HNSW32` or `IVF1024,Flat`; null for exact search without an index."""
+    """FAISS factory string, for example `Flat`, `HNSW32` or `IVF1024,Flat`. Null searches exactly, without an index."""
     probes: int = Field(default=PROBES, ge=1)
-    """Cells of an inverted file that are searched for a query."""
+    """Number of cells of an inverted file that are searched for each query."""
     ef: int = Field(default=EF, ge=1)
-    """Candidates that an HNSW graph holds while it is searched."""
+    """Number of candidates that an HNSW graph holds during a search."""
     ef_construction: int = Field(default=EF_CONSTRUCTION, ge=1)
-    """Candidates that an HNSW graph holds while it is built: more give a better graph, and take longer."""
+    """Number of candidates that an HNSW graph holds while it is built. More give a better graph and take longer."""
     sample: int = Field(default=200, ge=1)
-    """Queries for which an index is compared with exact search."""
+    """Number of queries for which an index is compared with exact search."""
     dimensions: int | None = Field(default=None, ge=1, exclude_if=lambda dimensions: dimensions is None)
-    """Search the first so many dimensions of the vectors, which cosine similarity normalizes again. They are cut from
-    the vectors that were encoded, for retrievers that learnt so (`dimensions` of a loss). Null for all."""
+    """Number of leading dimensions to search. With cosine similarity the shortened vectors are normalised again. They
+    are cut from the encoded vectors, so the retriever must be trained for it (`dimensions` of a loss). Null searches
+    all dimensions."""
     vectors: Kind = Field(default="encoded", exclude_if=lambda vectors: vectors == "encoded")
-    """What is kept of a document's vector. `encoded`: as `encode.vectors` says. `int8`: 8 bits a dimension, in ranges
-    of the collection's own vectors. `binary`: one bit, its sign; documents are found by Hamming distance."""
+    """Form of the stored document vectors. `encoded`: the type that `encode.vectors` names. `int8`: 8 bits per
+    dimension, in ranges taken from the collection's own vectors. `binary`: one bit per dimension, its sign; documents
+    are found by Hamming distance."""
     rescore: int | None = Field(default=None, ge=1, exclude_if=lambda rescore: rescore is None)
-    """Find so many times as many documents as are wanted, and keep the best of them by `rescore_by`; null for none."""
+    """Retrieve this many times as many documents as requested, and keep the best of them by `rescore_by`. Null does not
+    rescore."""
     rescore_by: Kind = Field(default="encoded", exclude_if=lambda by: by == "encoded")
-    """The vectors of documents that candidates are ordered by; a query's has all its bits. `encoded`: whole vectors as
-    they were encoded, which are then kept too. `int8`, `binary`: of the same dimensions; the bits themselves tell more
-    than their distance from the query's bits."""
+    """Document vectors that candidates are ordered by. The query's vector is never rounded. `encoded`: the whole
+    vectors as they were encoded, which are then kept too. `int8` and `binary`: rounded vectors of the same dimensions.
+    An inner product with a document's bits tells more than their distance from the query's bits."""
 
     def of_candidates(self) -> Self:
-        """How candidates are found, whatever they are found in and ordered by."""
+        """Return the config of the search for candidates, which does not depend on the vectors that are searched or
+        rescored."""
         return self.model_copy(
             update={"dimensions": None, "vectors": "encoded", "rescore": None, "rescore_by": "encoded"}
         )
 
     def unfit(self, dimensions: int) -> str:
-        """What does not fit vectors of so many dimensions, as far as that is known without FAISS; empty where all
-        does."""
+        """Describe the mistake if this config does not fit vectors of `dimensions` dimensions. Return "" if it fits, as
+        far as that is known without FAISS."""
         if self.dimensions is not None and self.dimensions > dimensions:
             return f"dimensions: {self.dimensions}: the retriever's vectors have {dimensions}; accepted: at most these"
         width, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ([1-9]\d*)", self.index or "")
         if parts is not None and width % int(parts[1]):
             return (
-                f"index: {self.index}: {width} dimensions cannot be cut into {parts[1]} equal parts; accepted: others"
+                f"index: {self.index}: {width} dimensions cannot be cut into {parts[1]} equal parts; accepted: "
+                f"a number of parts that divides {width}"
             )
         return ""
 
@@ -103,23 +108,23 @@ class SearchConfig(Config):
     def _has_vectors(self) -> Self:
         if self.index is not None and self.vectors != "encoded":
             raise ValueError(
-                f"vectors: {self.vectors}: an index says itself what it keeps, as `SQ8` does 8 bits; "
+                f"vectors: {self.vectors}: an index has its own form of vectors, such as 8 bits with `SQ8`; "
                 "accepted: encoded, or no `index`"
             )
         if self.rescore is None and self.rescore_by != "encoded":
-            raise ValueError("rescore_by: nothing is rescored; accepted: with `rescore`")
+            raise ValueError("rescore_by: nothing is rescored without `rescore`; accepted: both, or neither")
         cut = self.dimensions is not None and self.rescore_by == "encoded"  # candidates are ordered by whole vectors
         same = self.index is None and self.rescore_by == self.vectors != "binary" and not cut
         if self.rescore is not None and same:
             raise ValueError(
                 f"rescore_by: {self.rescore_by}: the candidates are found by these vectors; accepted: "
-                "others, or no `rescore`"
+                "other vectors, or no `rescore`"
             )
         return self
 
 
 def _refuses_index(factory: str, kind: str) -> None:
-    """A name of an index that retrievers of this kind do not have."""
+    """Refuse an index that retrievers of this kind do not have."""
     kind_named(kind).check_index(factory)
 
 
@@ -133,34 +138,21 @@ def build_index(
     ef_construction: int = EF_CONSTRUCTION,
     kind: str = DEFAULT,
 ) -> dict[str, Any]:
-    """Write the files of an index over the documents' representations; of a dense retriever `index.faiss`, in which row
-    i is document i.
+    """Write the files of an index over the documents' representations. For a dense retriever it is `index.faiss`, in
+    which row i is document i.
 
-    It takes only what an index is built with, not the whole config: `probes` and `ef` need no other index.
+    The arguments are only those that an index is built with, not the whole config: `probes` and `ef` need no other
+    index.
     """
     shards = document_shards(vectors)
-    lengths = [len(shard) for shard in shards]
     kind_named(kind).check_index(factory, shards[0])
-    files = kind_named(kind).index_files(factory, len(lengths))
-    most = machine.cores
-    pool = Pool(workers=1, threads=min(most, (machine.cluster.map.workers or most) * machine.cluster.map.threads))
-    map_shards(
-        _Indexing,
-        [Shard(file.name, sum(lengths[file.first : file.stop]), {"files": [file.first, file.stop]}) for file in files],
-        out=out,
-        machine=machine,
-        pool=pool if len(files) == 1 else machine.cluster.map,
-        unit="documents",
-        kind=kind,
-        vectors=str(vectors),
-        factory=factory,
-        ef_construction=ef_construction,
-    )
-    return {"documents": sum(lengths), "bytes": sum((out / file.name).stat().st_size for file in files)}
+    index = VectorIndex(factory, ef_construction)
+    files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory)
+    return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
-    """More documents for a query than there are."""
+    """Refuse to retrieve more documents for a query than the collection has."""
     check_k(k, data)
 
 
@@ -176,12 +168,12 @@ def search(
     config: SearchConfig,
     index: Path | None = None,
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`: for every query that is represented in `queries`, in their order, its k best documents.
+    """Write `ranking.parquet`: the k best documents of every query in `queries`, in the order of the queries.
 
-    `vectors` are the documents' representations, in the order of the documents table (`components.data.vectors`), or
-    smaller vectors that were made of them (`components.retrieval.quantised`), of which the scores then are. With
-    `index` the ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the
-    queries, and the share of the time that the index took.
+    `vectors` are the documents' representations in the order of the documents table (`components.data.vectors`), or
+    smaller vectors made of them (`components.retrieval.quantised`). The scores are those of the vectors that are
+    searched. With `index` the ranking is what the index finds. The summary then has the recall of the exact ranking on
+    a sample of the queries, and the share of the time that the index took.
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
@@ -234,13 +226,14 @@ def candidates(
     config: SearchConfig,
     index: Path | None = None,
 ) -> dict[str, Any]:
-    """`search` for so many times as many documents as are wanted, or all, of which `rescore` keeps the best `k`."""
+    """Search for `times` times `k` documents, or for all if there are fewer. The step `rescore` keeps the best `k`."""
     most = min(k * times, check_k(k, data))
     return search(out, machine, data=data, vectors=vectors, queries=queries, k=most, config=config, index=index)
 
 
 def _prepare(out: Path, data: Path, queries: int, sample: int) -> pa.Array:
-    """Write what the workers read: each document's place in the order of ids, and the sample. The ids in order."""
+    """Write what the workers read: each document's place in the order of ids, and the sampled queries. Return the ids
+    in order."""
     doc_ids = ids_of(data / "documents.parquet", "doc_id")
     by_id, order = id_order(doc_ids)
     for name, array in {"order.npy": order, "sample.npy": _sampled(queries, sample)}.items():
@@ -249,7 +242,7 @@ def _prepare(out: Path, data: Path, queries: int, sample: int) -> pa.Array:
 
 
 def _sampled(count: int, sample: int) -> np.ndarray:
-    """The queries that an index is compared on, evenly spaced."""
+    """Return the queries, evenly spaced, for which an index is compared with exact search."""
     return np.arange(min(sample, count)) * count // max(1, min(sample, count))
 
 
@@ -263,13 +256,13 @@ def _pieces(
     name: str = "found",
     files: Sequence[IndexFile] = (),
 ) -> list[Shard]:
-    """The work, cut into blocks of queries and runs of document shards: those that files of an index cover, or for
-    exact search so many that none of the workers lacks work."""
+    """Cut the work into blocks of queries and runs of document shards. With an index, the runs are those that its files
+    cover. In exact search there are enough runs for every worker."""
     lengths = [len(shard) for shard in document_shards(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if files else cuts.queries
-    parts = -(-workers // max(1, -(-queries // many)))  # of the documents, for each worker to have one
+    parts = -(-workers // max(1, -(-queries // many)))  # of the documents, so that each worker has one
     run = max(1, min(cuts.documents, cuts.scores // max(1, min(queries, many))) // lengths[0])
     run = min(run, -(-len(lengths) // parts))
     whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]
@@ -288,7 +281,7 @@ def _pieces(
 
 
 def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
-    """The best of all runs of documents, some queries at a time, in order."""
+    """Yield the best documents over all runs, for some queries at a time, in order."""
     blocks: dict[int, list[np.ndarray]] = {}
     for piece in pieces:
         blocks.setdefault(piece.task["start"], []).append(np.load(out / piece.file, mmap_mode="r"))
@@ -298,7 +291,7 @@ def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
 
 
 def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dict[str, Any]:
-    """How many of the sample's exact k best the index found, as a share."""
+    """Compute the share of the sample's exact k best documents that the index found."""
     exact = list(_merged(out, sampled, k))
     if not exact:
         return {}
@@ -317,7 +310,7 @@ def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dic
 def _write_ranking(
     to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys], left_out: LeftOut, k: int
 ) -> None:
-    """Write the lists as one table, cut to `k` documents that are not left out."""
+    """Write the lists as one table. Documents that `left_out` names are removed, and each list is cut to `k`."""
     first = 0
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
         for lists in merged:
@@ -334,7 +327,8 @@ def _write_ranking(
 
 
 class _Searching:
-    """Lists of the best documents for a block of queries: exactly, of a run of document shards, or by the index."""
+    """A worker that finds the best documents for a block of queries, exactly in a run of document shards or with the
+    index."""
 
     def __init__(
         self,
@@ -389,20 +383,3 @@ class _Searching:
                 gpu=self._device != "cpu",
             )
         return self._opened[file](queries, order, self._k)
-
-
-class _Indexing:
-    """Builds a file of an index."""
-
-    def __init__(self, *, threads: int, kind: str, vectors: str, factory: str, ef_construction: int) -> None:
-        self._kind, self._vectors = kind_named(kind), Path(vectors)
-        self._options: dict[str, Any] = {"threads": threads, "factory": factory, "ef_construction": ef_construction}
-
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        shards = document_shards(self._vectors)
-        part = shards[slice(*task["files"])]
-        if len(part) < len(shards):  # progress is counted in files
-            self._kind.build_index(path, part, on_added=lambda _: None, **self._options)
-            return
-        with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            self._kind.build_index(path, part, on_added=progress.add, **self._options)

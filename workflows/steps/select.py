@@ -19,11 +19,11 @@ from sparring.workflows.store.dag import Description
 def select(
     out: Path, machine: Machine, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write `selection.json`: the best trained system and, as its baseline, the best untrained one by a measure's mean
+    """Write `selection.json`: the best trained system and, as its baseline, the best untrained one, by a measure's mean
     over the split's judged queries (`components.evaluation.selection`).
 
-    A system is {system, seed, trained, ranking, queries}, where queries is how many of the split's judged queries the
-    ranking has, None for all. All are measured on the queries that all of them have.
+    A system is {system, seed, trained, ranking, queries}. `queries` is the number of the split's judged queries that
+    the ranking has, None for all. All systems are measured on the queries that all of them have.
     """
     few = [entry["queries"] for entry in systems if entry["queries"] is not None]
     judged = judged_queries(data, split, min(few, default=None))
@@ -33,7 +33,7 @@ def select(
     values: dict[str, list[np.ndarray]] = {}
     for entry in systems if len(judged) else []:
         path = entry["ranking"] / "ranking.parquet"
-        if path not in by_ranking:  # which all seeds may share
+        if path not in by_ranking:  # all seeds may share it
             table = per_query(of_queries(path, RANKING, judged), qrels, [measure])
             by_ranking[path] = by_measure(table)[measure][1]
         values.setdefault(entry["system"], []).append(by_ranking[path])

@@ -1,5 +1,5 @@
-"""Measure the vectors of labelled sentences: by people's ratings of pairs, and by what a classifier learns from them
-(Conneau and Kiela, 2018; Chuang et al., 2022, Tables 2.1, 2.2 and 2.11)."""
+"""Measure the vectors of labelled sentences by people's ratings of pairs, and by a classifier trained on them (Conneau
+and Kiela, 2018; Chuang et al., 2022, Tables 2.1, 2.2 and 2.11)."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ SIMILARITY = "similarity.json"
 
 
 def _refuses_pairs(data: Path, split: str) -> None:
-    """A split without rated pairs."""
+    """Refuse a split without rated pairs."""
     rated_pairs(data, split)
 
 
 def _refuses_labels(data: Path, split: str | None) -> None:
-    """A split without labelled sentences."""
+    """Refuse a split without labelled sentences."""
     labelled_sentences(data, split)
 
 
@@ -38,8 +38,11 @@ def _refuses_labels(data: Path, split: str | None) -> None:
 def similarity(
     out: Path, machine: Machine, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
-    """Write `per_query.parquet`, for each pair of the split a value whose mean is the correlation of cosines and
-    ratings, and `similarity.json`. `vectors` are the sentences'."""
+    """Write `per_query.parquet` and `similarity.json`.
+
+    `per_query.parquet` has a value for each pair of the split. The mean of the values is the correlation of cosines and
+    ratings. `vectors` are the sentences'.
+    """
     examples = rated_pairs(data, split)
     first, second = _vectors(examples, data, vectors)
     assert second is not None
@@ -57,11 +60,11 @@ def similarity(
 def transfer(
     out: Path, machine: Machine, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:
-    """Write `per_query.parquet`: whether a linear classifier over the frozen vectors gets an example right, and, where
-    that is asked for, how often it does where its penalty is chosen by the example.
+    """Write `per_query.parquet`: whether a linear classifier over the frozen vectors gets each example right. On
+    request it also has the accuracy on the examples that the classifier's penalty is chosen by.
 
-    With a `split` it is trained on `train`, and its penalty is chosen on `dev` if that is there; without one, all
-    examples are cross-validated. `vectors` are the sentences'.
+    With a `split` the classifier is trained on `train`, and its penalty is chosen on `dev` if there is such a split.
+    Without a `split`, all examples are cross-validated. `vectors` are the sentences'.
     """
     if split is None:
         measured = chose = labelled_sentences(data, None)
@@ -100,7 +103,7 @@ def _vectors(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray
 
 
 def _classes(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray, npt.NDArray]:
-    """(n, d) what a classifier reads of the examples, and their classes (n,)."""
+    """Return the features (n, d) that a classifier reads of the examples, and their classes (n,)."""
     return features(*_vectors(examples, data, vectors)), np.asarray(examples["label"].to_pylist())
 
 

@@ -1,4 +1,4 @@
-"""How much of a ranking by whole vectors those by smaller ones keep."""
+"""Measure how much of a ranking by whole vectors is kept by rankings with smaller ones."""
 
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,19 @@ from sparring.workflows.store.dag import Description
 
 SIZES = "sizes.json"
 DEPTH = 10
-"""The first documents whose overlap is counted."""
+"""Number of first documents whose overlap is counted."""
 
 
 @Description(part="evaluation", shows=(SIZES,))
 def sizes(out: Path, machine: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
-    whole vectors that are among its own first 10.
+    """Write `sizes.json`: for each of `rows` the mean of each measure, and an overlap with the ranking by whole
+    vectors.
 
-    A row is {system, seed, metrics, whole, ranking, searched, rescored_by}: the measures of `ranking`, the ranking by
-    the vectors as they were encoded, and the artifacts that are searched and that candidates are ordered by, of which
-    the report tells the size.
+    The overlap is the mean share of the first 10 documents by whole vectors that are among the first 10 of the row.
+
+    A row is {system, seed, metrics, whole, ranking, searched, rescored_by}. `metrics` are the measures of `ranking`,
+    and `whole` is the ranking by the vectors as they were encoded. `searched` and `rescored_by` are the artifacts that
+    are searched and that candidates are ordered by. The report shows their sizes.
     """
     entries, firsts = [], {ranking: _first(ranking) for row in rows for ranking in (row["whole"], row["ranking"])}
     for row in rows:

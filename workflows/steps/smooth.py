@@ -1,4 +1,5 @@
-"""Groups of whole ranking contexts, and soft labels for their candidates (Zerveas et al., 2023, section 3.2)."""
+"""Build groups of whole ranking contexts, and smooth the labels of their candidates (Zerveas et al., 2023, section
+3.2)."""
 
 from pathlib import Path
 from typing import Any
@@ -34,39 +35,42 @@ from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
 GROUPS_AT_ONCE, QUERIES_AT_ONCE = 512, 10_000
-"""In one shard; whose contexts are made together. Both change no result."""
+"""Number of groups in one shard, and number of queries whose contexts are made together. Neither changes a result."""
 
 
 class ContextConfig(Config):
-    """Which candidates a query's ranking context has."""
+    """Candidates in the ranking context of a query."""
 
     size: int = Field(100, ge=1)
-    """Candidates of a query in all: its relevant documents, then the first others of the ranking."""
+    """Number of candidates per query: its relevant documents, followed by the first documents of the ranking that are
+    not relevant."""
     queries: int | None = Field(None, ge=1)
-    """A sample of so many of the split's queries; null for all."""
+    """Number of the split's queries to sample. Null takes all."""
     labelled: int | None = Field(None, ge=1, exclude_if=lambda labelled: labelled is None)
-    """Number of relevant documents that a query is labelled with, drawn at random. Its other relevant documents may
-    stand among its candidates with target 0, as in a sparsely judged collection. If null, all are labelled."""
+    """Number of relevant documents that a query is labelled with, sampled at random. Its remaining relevant documents
+    may stand among its candidates with target 0, as in a sparsely judged collection. If null, all are labelled."""
 
 
 class SmoothConfig(SmoothingConfig):
-    """How groups get soft labels."""
+    """Smoothing of the labels in groups."""
 
     context: int | None = Field(None, ge=1)
-    """N: candidates of a group that similarities are computed among: the ground truth, and the first others up to so
-    many in all. The rest get target 0, but with `uniform`. Null for the whole group. The paper finds some tens enough.
-    """
+    """N, the number of candidates of a group among which similarities are computed: the ground truth, filled up with
+    the first remaining candidates. The rest get target 0, except with `uniform`. Null takes the whole group. The paper
+    finds some tens enough."""
 
 
 @Description(part="soft labels", version=2)
 def contexts(
     out: Path, machine: Machine, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
-    """Write `groups.parquet`: the ranking context of each query of the split, every relevant document with target 1.
+    """Write `groups.parquet`: the ranking context of each query of the split, with target 1 for every relevant
+    document.
 
-    The relevant documents come first, then the others as they are ranked. Repeated texts are left out, and so are
-    documents that are relevant to another query with the same text, a query's own document, and queries without a
-    relevant document or a ranking. With `labelled`, the relevant documents are those that were drawn.
+    The relevant documents come first, followed by the remaining ones in the order of the ranking. Repeated texts are
+    left out. So are documents that are relevant to another query with the same text, a query's own document, and
+    queries without a relevant document or a ranking. With `labelled`, the relevant documents are those that were
+    sampled.
     """
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
@@ -86,7 +90,7 @@ def contexts(
         for start in range(0, len(wanted), QUERIES_AT_ONCE):
             block = wanted[start : start + QUERIES_AT_ONCE]
             table = placed.rows(np.arange(start, start + len(block)))
-            near = table.filter(pc.less_equal(table["rank"], 2 * config.size))  # further ones too, as texts repeat
+            near = table.filter(pc.less_equal(table["rank"], 2 * config.size))  # more than needed, since texts repeat
             ranked = _ranked(near, query_ids, document_ids)
             rows = []
             for query in block:
@@ -119,14 +123,14 @@ def contexts(
 
 
 def _labelled(relevant: np.ndarray, document_ids: pa.Array, count: int, query_id: str) -> np.ndarray:
-    """Draw `count` rows of a query's relevant documents, by their ids."""
+    """Sample `count` rows of a query's relevant documents, by their ids."""
     ids = document_ids.take(pa.array(relevant)).to_pylist()
     drawn = keyed_sample(ids, count, "labelled", query_id)
     return relevant[np.array([doc_id in drawn for doc_id in ids])]
 
 
 def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dict[int, np.ndarray]:
-    """Document rows of each query row, best first."""
+    """Map each query row to its document rows, best first."""
     if not len(table):
         return {}
     queries = rows_of(table["query_id"], query_ids, source="ranking")
@@ -139,12 +143,12 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
 def smooth(
     out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:
-    """The same groups with soft labels as targets, each group's summing to 1 (Algorithm 1).
+    """Write the same groups with soft labels as targets, which sum to 1 in each group (Algorithm 1).
 
     `vectors` are the documents', `queries` those of the groups' queries. The ground truth are the candidates whose
-    target is above 0; a group without any keeps targets of 0. The summary says how the targets are spread, on average
-    over the groups that have some: the entropy (natural logarithm), how many candidates have a share, and the ground
-    truth's.
+    target is above 0. A group without any keeps targets of 0. The summary describes the spread of the targets, on
+    average over the groups that have some. It has the entropy (natural logarithm), the number of candidates with a
+    share, and the share of the ground truth.
     """
     offsets, truth = _lists(out, data, queries, groups)
     targets, _ = map_rows(
@@ -180,7 +184,7 @@ def _lists(out: Path, data: Path, queries: Path, groups: Path) -> tuple[np.ndarr
 
 
 def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
-    """How targets are spread, in means over the groups that have some."""
+    """Compute the spread of the targets, as means over the groups that have some."""
     labelled = len(np.unique(np.searchsorted(offsets, np.flatnonzero(truth), side="right")))
     entropy, with_a_share, ground_truth = 0.0, 0, 0.0
     for start in range(0, len(targets), CANDIDATES):
@@ -194,7 +198,7 @@ def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict
 
 
 class Smoother:
-    """Gives groups their soft labels."""
+    """A worker that smooths the labels of groups."""
 
     def __init__(
         self, *, work: Path, vectors: Path, queries: Path, config: SmoothConfig, cuda: bool, threads: int
@@ -213,7 +217,7 @@ class Smoother:
         save_array(path, targets)
 
     def targets(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
-        """(Q, N) fp32 targets, 0 behind the shorter groups; `truth` (Q, N) says what is ground truth."""
+        """Compute fp32 targets (Q, N), 0 behind the shorter groups. `truth` (Q, N) marks the ground truth."""
         import torch
 
         from sparring.components.neighbours.smoothing import uniform

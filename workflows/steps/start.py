@@ -1,4 +1,4 @@
-"""A start model: a pre-trained one as it is, with fewer layers or a new part where the config asks for it."""
+"""Write a start model: a pre-trained model as it is, or with fewer layers or a new part if the config asks for it."""
 
 import hashlib
 from contextlib import suppress
@@ -25,7 +25,7 @@ StartConfig = RetrieverConfig | CrossEncoderConfig | GeneratorConfig | ReaderCon
 
 
 def _refuses(config: StartConfig, encoder: Path | None) -> None:
-    """A model of other parts than the config wants, or whose weights do not fit its own config."""
+    """Refuse a model with other parts than the config asks for, or whose weights do not fit its own config."""
     if encoder is not None or can_be_read(config):
         from sparring.components.models import pretrained  # imports torch
 
@@ -35,8 +35,8 @@ def _refuses(config: StartConfig, encoder: Path | None) -> None:
 
 @Description(part="data", version=2, refuses=_refuses)
 def start(out: Path, machine: Machine, *, config: StartConfig, encoder: Path | None = None) -> dict[str, Any]:
-    """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
-    as it is now; else from the model that the config names."""
+    """Write the model to `out/model`. It begins from the model that the config names, or with `encoder`, the artifact
+    of another model, from that model's current encoder."""
     model, tokenizer = _started(config, encoder)
     with replacing(out / "tokenizer") as folder:
         save_tokenizer(tokenizer, folder)
@@ -51,7 +51,7 @@ def start(out: Path, machine: Machine, *, config: StartConfig, encoder: Path | N
 
 
 def _started(config: StartConfig, encoder: Path | None) -> tuple[Any, Any]:
-    """The model and its tokenizer."""
+    """Return the model and its tokeniser."""
     from sparring.components.models.cross_encoder import CrossEncoder  # they import torch and transformers
     from sparring.components.models.generator import Generator
     from sparring.components.models.masked_language_model import MaskedLanguageModel

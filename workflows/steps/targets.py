@@ -1,4 +1,4 @@
-"""What generators learn to write, taken from documents (GAR; Chuang et al., 2023, section 3.2.1)."""
+"""Take from documents the texts that generators learn to write (GAR; Chuang et al., 2023, section 3.2.1)."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def targets(
 ) -> dict[str, Any]:
     """Write a collection whose documents are the targets, and a group for each query that has one.
 
-    A target has the id `query#0`. `ranking`, where documents are chosen by answer, is one that `answering` wrote.
+    A target has the id `query#0`. If documents are chosen by answer, `ranking` is one that `answering` wrote.
     `leave_out` is (fold, number of folds): a generator that has not seen a fold can write for it (Chuang et al., 2023,
     section 3.3.3). Queries without a target are left out and counted.
     """

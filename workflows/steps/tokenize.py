@@ -21,19 +21,19 @@ from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
 TEXTS_AT_ONCE = 10_000
-"""Of a row group, tokenised together: what is known of a token before its number is taken is large. Changes no
-result."""
+"""Number of texts of a row group that are tokenised together. Until a token's number is taken, the tokeniser holds much
+about it in memory. It changes no result."""
 
 
 class TokenizeConfig(Config):
-    """What is kept of each text."""
+    """Number of tokens that are kept of each text."""
 
     max_tokens: int = Field(512, ge=1)
-    """Tokens kept of a text. A model may read fewer."""
+    """Number of tokens kept of a text. A model may read fewer."""
 
 
 class TemplatedConfig(TokenizeConfig):
-    """The same for texts that are put together as a reader's template has them."""
+    """Number of tokens that are kept of each text, for texts that are joined as a reader's template has them."""
 
     template: Template
 
@@ -42,7 +42,11 @@ def check_lengths(lengths: Mapping[str, int | None], config: TokenizeConfig) -> 
     """Raise UserError if a model reads more tokens of a text than are kept. A length of None is unknown."""
     for key, length in lengths.items():
         if (length or 0) > config.max_tokens:
-            raise UserError(f"{key}: {length}: no more than {config.max_tokens} are kept of a text (tokens.max_tokens)")
+            message = (
+                f"{key}: {length}: only {config.max_tokens} tokens of a text are kept; raise tokens.max_tokens, or "
+                "lower this value"
+            )
+            raise UserError(message, key=key, code="too-many-tokens")
 
 
 @Description(part="data", version=3)
@@ -59,8 +63,10 @@ def tokenize(out: Path, machine: Machine, *, data: Path, model: Path, config: To
 def tokenize_queries(
     out: Path, machine: Machine, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
-    """The same for a collection that differs in its queries alone. `documents` is the token store of its documents,
-    whose files are linked, or copied where the filesystem has no links."""
+    """Write the token ids of a collection that differs from another in its queries alone.
+
+    `documents` is the token store of its documents. Its files are linked, or copied if the filesystem has no links.
+    """
     if read_json(documents / TOKENIZER) != tokenizer_digest(model / "model"):
         raise ValueError(f"{documents}: these tokens were made with another tokenizer than that of {model}")
     for file in sorted(documents.glob("documents.*.npy")):
@@ -74,7 +80,7 @@ def tokenize_queries(
 def _tokenized(
     out: Path, machine: Machine, tables: tuple[str, ...], *, data: Path, model: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
-    """Write the token ids of some tables, and of which tokenizer they are; the summary."""
+    """Write the token ids of some tables, and the tokeniser they belong to. Return the summary."""
     shards, template = [], config.template if isinstance(config, TemplatedConfig) else None
     for table in tables:
         file = pq.ParquetFile(data / f"{table}.parquet")
@@ -106,7 +112,7 @@ def _tokenized(
 
 
 class Tokenizer:
-    """Tokenises one row group into ids and lengths."""
+    """A worker that tokenises one row group into ids and lengths."""
 
     def __init__(
         self, *, data: Path, model: Path, max_tokens: int, threads: int, template: Template | None = None
@@ -122,7 +128,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._data, self._limit, self._prompts = data, max_tokens, prompts_of(model)
         self._template = template
-        numbers = 1 + max(self._tokenizer.get_vocab().values(), default=0)  # a vocabulary may leave some out
+        numbers = 1 + max(self._tokenizer.get_vocab().values(), default=0)  # a vocabulary may skip numbers
         wide = numbers > np.iinfo(np.uint16).max
         self._dtype = np.uint32 if wide else np.uint16
 
@@ -146,7 +152,7 @@ class Tokenizer:
 
 
 def _join(out: Path, table: str, parts: list[Path]) -> None:
-    """One memory-mapped column of ids, and where each text begins, out of the parts."""
+    """Join the parts into one memory-mapped column of ids, with the place where each text begins."""
     lengths = np.concatenate([np.empty(0, np.int64), *(np.load(part / "lengths.npy") for part in parts)])
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     write_array(out / f"{table}.offsets.npy", offsets)
@@ -162,7 +168,7 @@ def _join(out: Path, table: str, parts: list[Path]) -> None:
 
 
 def _same(out: Path, table: str) -> None:
-    """For each text, the row of the first one with the same tokens."""
+    """Write for each text the row of the first text with the same tokens."""
     ids = np.load(out / f"{table}.ids.npy", mmap_mode="r")
     offsets = np.load(out / f"{table}.offsets.npy")
     digests = np.asarray(

@@ -1,4 +1,4 @@
-"""Train a model on Ray Train: any objective, on any table it takes."""
+"""Train a model on Ray Train, with any objective, on any table that the objective takes."""
 
 import shutil
 from pathlib import Path
@@ -20,17 +20,17 @@ from sparring.workflows.store.progress import Progress
 
 
 def _undivided(config: TrainConfig, workers: int) -> str:
-    """What is wrong with workers that cannot share a batch; empty where they can."""
+    """Describe why workers cannot share a batch evenly. Return "" if they can."""
     if config.batch % (workers * config.accumulate) == 0:
         return ""
     return (
-        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts; to "
-        "change: train.workers in the profile (--cluster), which null leaves open, or the batch"
+        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts. Use "
+        f"a multiple of {workers * config.accumulate}, or set train.workers in the profile (--cluster) to null"
     )
 
 
 def _unsharded(objective: str, pool: TrainPool) -> str:
-    """What is wrong with a training that is to be sharded; empty where it can be, or need not."""
+    """Describe why a training cannot be sharded. Return "" if it can, or if it is not to be."""
     if not pool.shard or (pool.workers or 1) == 1 or declared(objective, "shards") is not False:
         return ""
     reason = f"the objective {objective} divides a batch itself"
@@ -38,7 +38,7 @@ def _unsharded(objective: str, pool: TrainPool) -> str:
 
 
 def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
-    """Workers that cannot share a batch, or a model."""
+    """Refuse workers that cannot share a batch or a model."""
     pool = machine.for_batch(config.batch // config.accumulate).cluster.train
     if wrong := _undivided(config, pool.workers or 1) or _unsharded(objective, pool):
         raise UserError(wrong)
@@ -67,12 +67,12 @@ def train(
     config: TrainConfig,
     **arguments: Path | Config,
 ) -> dict[str, Any]:
-    """Train from `start`'s model on the objective's table in `rows`; the model is written to `out/model`.
+    """Train the model of `start` on the objective's table in `rows`. Write the model to `out/model`.
 
-    `arguments` are those of this objective alone, by name: artifacts, such as `vectors`, and configs.
+    `arguments` are the objective's further arguments, by name: artifacts, such as `vectors`, and configs.
 
-    The seed is a key, such as (seed, model, round): no two trainings see the same orders and dropout. Where
-    trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
+    The seed is a key, such as (seed, model, round): no two trainings see the same orders and dropout. If trainings
+    share a schedule, `out/state` keeps the optimizer for the next one. `out/metrics.jsonl` has the losses.
     """
     _refuses(objective, config, machine)
     machine = machine.for_batch(config.batch // config.accumulate)
@@ -93,14 +93,14 @@ def train(
         if machine.cluster.mode == "inline":
             return work(task)
         summary = dict(train_together(work, task, machine, storage=out))
-        shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train's own mark of what it may write to
+        shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train marks what it may write to
     transfer.download(out, exact=True)
     return summary
 
 
 @timed("start")
 def work(task: dict[str, Any]) -> dict[str, Any]:
-    """What each worker does."""
+    """Train in one worker."""
     return _trained(**transfer.localize(task))
 
 
@@ -118,7 +118,7 @@ def _trained(
     arguments: dict[str, Path | Config],
     machine: Machine,
 ) -> dict[str, Any]:
-    """Train on this node's files; the summary."""
+    """Train on this node's files. Return the summary."""
     import torch
 
     from sparring.components.compute.gather import rank
@@ -127,7 +127,7 @@ def _trained(
     from sparring.components.training.objective import ObjectiveInputs, make_objective
 
     profile = machine.cluster
-    transfer.download(out, exact=True)  # on every node the same checkpoint: the last that was sent
+    transfer.download(out, exact=True)  # every node needs the same checkpoint, the last that was sent
     configure_process(machine.train_threads)
     inputs = ObjectiveInputs(
         model=start / "model",

@@ -1,4 +1,4 @@
-"""Whiten a retriever's vectors by a linear layer behind its encoder, fitted to texts (Su et al., 2021)."""
+"""Whiten a retriever's vectors by a linear layer after its encoder, fitted to texts (Su et al., 2021)."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 BLOCK = 50_000
-"""Vectors that are in memory at once."""
+"""Number of vectors in memory at once."""
 
 
 @Description(part="encoding")
 def whiten(out: Path, machine: Machine, *, start: Path, vectors: Path) -> dict[str, Any]:
-    """Write the retriever `start` to `out/model` with a projection that whitens what it made of some texts, its
-    `vectors`. UserError for a retriever whose vectors are no plain states of one encoder."""
+    """Write the retriever `start` to `out/model` with a projection that whitens its `vectors` of some texts. UserError
+    for a retriever whose vectors are not plain states of one encoder."""
     import torch  # heavy
 
     from sparring.components.models.dual_encoder import DualEncoder

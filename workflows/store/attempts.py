@@ -1,7 +1,8 @@
-"""What the attempts of a step have spent on the work that they kept, so that its record counts them all.
+"""Times that the attempts of a step have spent on the work that they kept, so that its record counts them all.
 
 A killed step leaves finished shards or a checkpoint, which the next attempt takes up. When such work is kept, the times
-so far are written beside it. Times of work that is lost with an attempt are not: it is done, and counted, again.
+so far are written next to it. Times of work that is lost with an attempt are not written, since that work is done and
+counted again.
 """
 
 import time
@@ -16,13 +17,13 @@ from sparring.workflows.store import transfer
 
 ATTEMPTS = "attempts.json"
 KEEP_SECONDS = 5.0
-"""How often a map writes what its shards have taken."""
+"""Seconds between two writes of a map's times."""
 
 Counts = Mapping[str, float]
 
 
 def keep(out: Path, **counts: Counts) -> None:
-    """Write this thread's times so far, those of earlier attempts among them, and what workers counted, by map."""
+    """Write this thread's times so far, including those of earlier attempts, and the workers' counts, by map."""
     intervals, before = timing.so_far(), _read(out)["counts"]
     write_json(out / ATTEMPTS, {"time": intervals, "counts": {**before, **counts}})
     transfer.upload(out / ATTEMPTS)
@@ -30,9 +31,9 @@ def keep(out: Path, **counts: Counts) -> None:
 
 @contextmanager
 def keeping(out: Path, name: str, counts: Counts) -> Iterator[Callable[[], None]]:
-    """Keep times and a map's counts while its shards are done, and where an error ends it.
+    """Keep the times and counts of a map while its shards are done, and when an error ends it.
 
-    Yields the function to call after each shard.
+    Yield the function to call after each shard.
     """
     kept, fresh = time.monotonic(), False
 
@@ -58,7 +59,7 @@ def resume(out: Path) -> None:
 
 
 def counts(out: Path, name: str) -> Counts:
-    """Return what the workers of a map counted in earlier attempts."""
+    """Return the counts of a map's workers in earlier attempts."""
     counted: Counts = _read(out)["counts"].get(name, {})
     return counted
 

@@ -1,4 +1,4 @@
-"""What a command reads must have been made, and not been dropped since."""
+"""Checks that what a command reads was made, and was not dropped since."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,12 +13,12 @@ from sparring.workflows.store.store import RECORD, Store
 
 
 class NotMade(UserError):
-    """A file that a run makes is not there."""
+    """A file that a run makes is missing."""
 
     def __init__(self, message: str, label: str | None = None, name: str = "", *, again: bool = True) -> None:
         super().__init__(message, code="not-made")
         self.label, self.name, self.again = label, name, again
-        """Of the step that makes it and of its artifact, and whether it was made before."""
+        """Label of the step that makes the file, name of its artifact, and whether the file was made before."""
 
     def as_in(self, nodes: Iterable[Step]) -> Self:
         """Return this error with the label that a graph has for the step, which another experiment may have made."""
@@ -79,6 +79,6 @@ def unchanged(store: Store, nodes: Iterable[Step]) -> None:
 
 
 def not_dropped(store: Store, node: Step) -> None:
-    """NotMade where files of a finished step were dropped."""
+    """Raise NotMade if files of a finished step were dropped."""
     if not store.is_complete(node):
         raise NotMade(f"files of the step {node.label!r} were dropped; make them again", node.label, node.name)

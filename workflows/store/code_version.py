@@ -1,4 +1,4 @@
-"""The commit that the running code is at."""
+"""The commit of the running code."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from sparring.workflows import ROOT
 def code_version() -> dict[str, Any]:
     """Return the commit of the code, and whether files were changed since. Empty outside a git checkout.
 
-    Code that was submitted to a cluster is no checkout; there `$SPARRING_CODE` says which commit was sent.
+    Code that was submitted to a cluster is no checkout. There `$SPARRING_CODE` names the commit that was sent.
     """
     if sent := os.environ.get("SPARRING_CODE"):
         return dict(json.loads(sent))

@@ -1,4 +1,4 @@
-"""Whether two stores have the same: every artifact, file by file."""
+"""Compare two stores: every artifact, file by file."""
 
 import filecmp
 import json
@@ -8,13 +8,15 @@ from typing import Any
 from sparring.workflows.store.store import DIGESTS, LOCK, RECORD
 
 VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code", "digests"}
-"""What records say of when and where a run went, which no two have in common; nor have they keys with `second`."""
+"""Keys of records that say when and where a run went, which always differ. Keys with `second` in their names differ
+too."""
 UNLIKE = {LOCK, DIGESTS, "ray"}
-"""Entries of an artifact that are of its driver: the lock's file, digests of files with times in them, and Ray Train's
-notes."""
+"""Entries of an artifact that belong to its driver: the lock's file, digests of files with times in them, and Ray
+Train's notes."""
 DIFFERS = "differs"
 LUCENE = "lucene_index-"
-"""Lucene draws an id for each index, and writes a segment for each thread; rankings show whether it is the same."""
+"""Beginning of the names of Lucene indexes. Lucene samples an id for each index, and writes a segment for each thread.
+Their rankings show whether two indexes are the same."""
 
 
 def first_difference(store: Path, reference: Path) -> str | None:

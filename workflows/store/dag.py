@@ -1,9 +1,9 @@
-"""The graph of steps: what a step is, what identifies it, and which steps it depends on.
+"""The graph of steps: their functions, their identities, and the steps that they depend on.
 
-A step is a function `f(out, machine, *, ...inputs)` that fills the directory `out` and may return a JSON
-summary. Its inputs are other steps, configs and plain values; together with the function's name and version
-they are its identity, which decides its place in the store. So is the source of functions and modules that it names
-and that lie outside this repository. The machine is not part of it.
+A step is a function `f(out, machine, *, ...inputs)` that fills the directory `out` and may return a JSON summary. Its
+inputs are other steps, configs and plain values. Together with the function's name and version they are the step's
+identity, which decides its place in the store. The source of functions and modules outside this repository that it
+names is part of the identity too. The machine is not.
 """
 
 import hashlib
@@ -31,47 +31,54 @@ F = TypeVar("F", bound=Function)
 _signature = cache(inspect.signature)  # a graph has hundreds of steps of a few functions
 
 MOST_STEPS = 100_000
-"""Of one experiment."""
+"""Maximum number of steps of one experiment."""
+
+Artifact = Literal["collection", "groups", "taught groups", "pairs", "screened ranking", "imported ranking"]
+"""Kinds of artifacts: the tables of a collection; training groups, without and with a teacher's scores; groups of one
+document each; a ranking without the candidates that a screening removed; a ranking from a file."""
 
 PLAIN = (str, bool, int, float, NoneType)
-"""Values that are their own form, and hold nothing."""
+"""Types of values that are their own JSON form and contain no steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a step function says of itself, as the decorator above it.
+    """Description of a step function, as the decorator above it.
 
-    Nothing but the version, and the source of what `modules` names, is part of the identity. A function without one is
-    a step like any other.
+    Only the version, and the source of what `modules` names, is part of the identity. A function without a description
+    is a step like any other.
 
     Example: `@Description(part="encoding", models="encoding", droppable=("documents-*.npy",))`
     """
 
     part: str = "other"
-    """The part of a run that the step belongs to, in the report's table of where time went."""
+    """Part of a run that the step belongs to, in the report's table of where time went."""
     version: int = 1
-    """Another number says: same inputs, other results than before. It moves the artifacts to new places."""
+    """Version of the results. A new number says that the same inputs give other results than before, and moves the
+    artifacts to new places."""
     modules: tuple[str, ...] = ()
-    """Inputs that name an objective's module by its dotted path; a name without a dot is one of a file of this
-    repository, and the `version` that it declares is part of the identity."""
+    """Inputs that name an objective's module by its dotted path. A name without a dot is a file of this repository, and
+    the `version` that the file declares is part of the identity."""
+    makes: Artifact | None = None
+    """What the artifact is, for code that looks for such artifacts in a graph. None if nothing looks for them."""
     models: Literal["training", "encoding", "scoring", "predicting"] | None = None
-    """What models do in the step; None where no model is at work."""
+    """Work of models in the step. If None, no model is at work."""
     droppable: tuple[str, ...] = ()
     """Files of the artifact (glob patterns) that nothing needs once the run is finished, unless the run's outcome names
-    the step: it is searched with them."""
+    the step, which is then searched with these files."""
     carried: tuple[str, ...] = ()
-    """Files of the artifact (glob patterns) that only a step reads that carries on from it."""
+    """Files of the artifact (glob patterns) that are read only by a step that carries on from this one."""
     carries: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
-    """By the name of an input that the step may carry on from: whether it reads the `carried` files of that artifact,
-    given all its inputs. Whether it does or not, nothing needs them once the step is finished."""
+    """Predicates, by the name of an input that the step may carry on from. A predicate gets all inputs and says whether
+    the step reads the `carried` files of that artifact. Once the step is finished, nothing needs these files."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
     refuses: Callable[..., None] | None = None
-    """Raises UserError for inputs that the step refuses: `refuses(...)` names those that it looks at, where `machine`
-    stands for what the run runs on. A run asks as soon as they are there, so that nobody waits for steps before one
-    that cannot be done."""
+    """Function that raises UserError for inputs that the step refuses. Its parameters are the inputs that it checks;
+    `machine` stands for the run's machine. A run calls it as soon as these inputs are there, so that nobody waits for
+    earlier steps in vain."""
     heading: str = ""
-    """The report's heading over the charts of the artifact; `{x}` stands for the name of their horizontal axis."""
+    """Heading in the report over the charts of the artifact. `{x}` stands for the name of their horizontal axis."""
 
     def __call__(self, function: F) -> F:
         """Attach the description to a step function."""
@@ -83,8 +90,8 @@ UNDESCRIBED = Description()
 
 
 class StepFailed(Exception):
-    """A step, or what is done around it, failed, and not by a user's mistake. The message of a step names its label and
-    the file with the traceback."""
+    """Failure of a step, or of the work around it, that is not a user's mistake. The message of a step names its label
+    and the file with the traceback."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,16 +99,16 @@ class Step:
     """A node of the graph: a function and its inputs, with a label for people."""
 
     label: str
-    """The name in plans, logs and links. Not part of the identity."""
+    """Name in plans, logs and links. It is not part of the identity."""
     function: Function
     inputs: Mapping[str, Any]
     fingerprint: str
     code: Mapping[str, str]
     """Digests of the modules outside this repository whose code the step runs, by their dotted paths."""
     part: str = "other"
-    """The part of a run that the step belongs to."""
+    """Part of a run that the step belongs to."""
     phase: str = ""
-    """The phase of the run in which the step is made. Not part of the identity. Empty if the recipe names none."""
+    """Phase of the run in which the step is made. It is not part of the identity. Empty if the recipe names none."""
 
     @property
     def description(self) -> Description:
@@ -139,7 +146,7 @@ def description(function: Function) -> Description:
 @contextmanager
 def counted() -> Iterator[None]:
     """Raise ValueError if this block makes more than `MOST_STEPS` steps, as an absurd number in a config would."""
-    if _counter.get() is not None:  # what is around this block counts already
+    if _counter.get() is not None:  # an outer block counts already
         yield
         return
     token = _counter.set(itertools.count(1))
@@ -154,8 +161,8 @@ _counter: ContextVar[Iterator[int] | None] = ContextVar("counter", default=None)
 
 @contextmanager
 def in_phase(name: str) -> Iterator[None]:
-    """Give the steps that this block makes a phase of the run, such as `warm-up` or `round 1`. The innermost block
-    counts. A phase tells people how far a run is. It is execution: neither identity nor order depends on it."""
+    """Assign the steps that this block makes to a phase of the run, such as `warm-up` or `round 1`. The innermost block
+    counts. A phase tells people how far a run is. Neither identity nor order depends on it."""
     token = _phase.set(name)
     try:
         yield
@@ -172,8 +179,8 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
     UserError names all inputs that are missing or unknown, or an input without a stable form. ValueError for too many
     steps inside `counted`.
 
-    `part` is neither an input nor identity: the part of a run that this step belongs to. Functions that serve more than
-    one part, such as `train`, need it.
+    `part` is the part of a run that this step belongs to. It is neither an input nor identity. Functions that serve
+    more than one part, such as `train`, need it.
     """
     counter = _counter.get()
     if counter is not None and next(counter) > MOST_STEPS:
@@ -195,7 +202,7 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
     }
     built_in = [
         name for name in description(function).modules if "." not in inputs[name]
-    ]  # modules outside count by their source
+    ]  # modules outside this repository count by their source
     if versions := {name: number for name in built_in if (number := declared(inputs[name], "version")) is not None}:
         identity["versions"] = versions
     code = foreign_code(function, inputs)
@@ -215,7 +222,7 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
 
 
 def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
-    """Describe what is wrong with a step's inputs, and name the line of the recipe that bound them."""
+    """Describe the mistake in a step's inputs, and name the line of the recipe that bound them."""
     parameters = _signature(function).parameters.values()
     takes = {
         parameter.name: parameter for parameter in list(parameters)[2:] if parameter.kind is not parameter.VAR_KEYWORD
@@ -288,7 +295,7 @@ def _text_key(key: Any) -> str:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Inputs in which every value, in mappings and lists too, is what a function makes of it."""
+    """Apply a function to every value of inputs, also inside mappings and lists."""
     if isinstance(value, Mapping):
         return {key: mapped(item, function) for key, item in value.items()}
     return [mapped(item, function) for item in value] if isinstance(value, (list, tuple)) else function(value)

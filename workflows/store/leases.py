@@ -19,13 +19,12 @@ from sparring.workflows.store.store import driver_name
 
 LEASES = ".leases"
 RENEW_SECONDS, EXPIRE_SECONDS = 10.0, 60.0
-"""How often a driver renews its lease, and after how long without renewal the lease has expired."""
+"""Seconds between two renewals of a lease, and seconds without renewal after which a lease has expired."""
 
 
 def read_leases(root: Path) -> dict[str, Any]:
-    """Return the contents of unexpired leases in a store, by artifact name. S3's clock decides: those of two
-    machines differ.
-    """
+    """Return the contents of unexpired leases in a store, by artifact name. S3's clock decides, since those of two
+    machines differ."""
     folder = root / LEASES
     ages = s3.ages(folder)
     contents = s3.read_json([folder / name for name, age in ages.items() if age < EXPIRE_SECONDS])
@@ -47,7 +46,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """RuntimeError if the lease is lost."""
+        """Raise RuntimeError if the lease is lost."""
         self._renew()
         if self._lost:
             raise RuntimeError(f"the lease of this step is lost: {self._lost}")
@@ -66,7 +65,7 @@ class Lease:
             try:
                 self._renew()
                 renewed = time.monotonic()
-            except Exception as error:  # of the network; the next attempt may succeed
+            except Exception as error:  # an error of the network; the next attempt may succeed
                 if time.monotonic() - renewed > EXPIRE_SECONDS:
                     self._lost = f"it could not be renewed in {EXPIRE_SECONDS:.0f} s: {s3.first_line(error)}"
 

@@ -31,7 +31,7 @@ def open_store(root: str | Path) -> Store:
 
 
 class ObjectStore(Store):
-    """A store on S3. It keeps the promises of a store in a directory, by conditional PUTs in place of file locks."""
+    """A store on S3. It keeps the promises of a store in a directory, with conditional PUTs instead of file locks."""
 
     digests = ETAGS
 
@@ -93,7 +93,7 @@ class ObjectStore(Store):
             self.prefetch_records([node], refresh=True)
             return written
 
-        # The file lock lets one driver of this machine through; the lease, one of all machines.
+        # The file lock admits one driver of this machine, the lease one of all machines.
         with super().locked(node, on_wait), leases.hold_lease(out, on_wait) as lease:
             yield finish
 

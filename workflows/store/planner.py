@@ -1,4 +1,4 @@
-"""Which steps of a graph have to run, and the state of each."""
+"""Find the steps of a graph that have to run, and the state of each."""
 
 from collections.abc import Iterable
 from typing import Literal

@@ -10,9 +10,9 @@ PROGRESS = "progress.json"
 
 
 class Progress:
-    """Counts units of work and writes the count to `out/progress.json`, at most five times a second.
+    """Counter of units of work, which writes the count to `out/progress.json` at most five times a second.
 
-    `done` is what an earlier, interrupted run had done: it counts as done, but not for the rate.
+    `done` is the count of an earlier, interrupted run. It counts as done, but not for the rate.
     """
 
     def __init__(self, out: Path, total: int | None, unit: str, *, done: int = 0) -> None:
@@ -31,14 +31,14 @@ class Progress:
         self._write()
 
     def add(self, count: int = 1, note: str = "") -> None:
-        """Count more units as done; `note` is shown beside the bar."""
+        """Count more units as done. `note` is shown next to the bar."""
         self._done += count
         self._note = note or self._note
         if time.monotonic() - self._written > 0.2:
             self._write()
 
     def set_done(self, done: int, note: str = "") -> None:
-        """Set how many units are done in all. The first call says how many an earlier run had done."""
+        """Set the total number of done units. The first call sets the number that an earlier run had done."""
         if not self._written:
             self._first = self._done = done
         self.add(done - self._done, note)

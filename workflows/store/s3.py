@@ -1,7 +1,8 @@
 """Objects of a store on S3, and their paths in a node's cache of it.
 
-A path in the cache says which object it belongs to: `<cache>/s3:/bucket/prefix/search-0123456789ab/ranking.parquet`.
-All other code works with such paths, as with those of a store in a directory.
+A path in the cache names the object that it belongs to:
+`<cache>/s3:/bucket/prefix/search-0123456789ab/ranking.parquet`. All other code works with such paths, as with those of
+a store in a directory.
 """
 
 import errno
@@ -23,7 +24,7 @@ from sparring.workflows.store.dag import StepFailed
 
 SCHEME = "s3:"
 MAX_REQUESTS = 8
-"""Requests for files that are sent at once."""
+"""Maximum number of concurrent requests for files."""
 ACCEPTED = "accepted: a directory, or s3://BUCKET/PREFIX"
 BUCKET, CALLED = r"[a-z0-9][a-z0-9.-]{2,62}", "3 to 63 of a to z, 0 to 9, dots and dashes"
 
@@ -34,7 +35,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Listing = dict[str, Any]
-"""What S3 says of the objects below a folder, by name: size, time of the last change."""
+"""Properties of the objects below a folder, by name: size, time of the last change."""
 
 
 # Paths
@@ -49,7 +50,9 @@ def local_path(location: str | Path) -> Path:
     if isinstance(location, str) and "://" in location:
         parts = urlsplit(location)
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise UserError(f"--store: has more in it than a bucket and a prefix, and would end in logs; {ACCEPTED}")
+            raise UserError(
+                f"--store: it has more than a bucket and a prefix, which would be written to logs; {ACCEPTED}"
+            )
         if parts.scheme != "s3" or not re.fullmatch(BUCKET, parts.netloc):
             advice = f"; a bucket is {CALLED}" if parts.scheme == "s3" else ""
             raise UserError(f"--store {location}: {ACCEPTED}{advice}")
@@ -67,13 +70,13 @@ def is_cached(path: Path) -> bool:
 
 
 def object_path(path: Path) -> str:
-    """`bucket/prefix/...` of a path in a cache."""
+    """Return `bucket/prefix/...` for a path in a cache."""
     parts = path.parts
     return "/".join(parts[parts.index(SCHEME) + 1 :])
 
 
 def url(path: Path) -> str:
-    """`s3://bucket/prefix/...` of a path in a cache."""
+    """Return `s3://bucket/prefix/...` for a path in a cache."""
     return f"s3://{object_path(path)}"
 
 
@@ -87,14 +90,14 @@ def _bucket_and_key(path: Path) -> dict[str, str]:
 
 
 def file_system() -> Any:
-    """s3fs's file system; it keeps one for a process. Listings are not cached: other drivers write meanwhile."""
+    """Return s3fs's file system, one for each process. Listings are not cached, since other drivers write meanwhile."""
     import s3fs  # an optional dependency
 
     return s3fs.S3FileSystem(use_listings_cache=False)
 
 
 class Unanswered(StepFailed, OSError):
-    """S3 does not answer as it should, in one line. Another attempt may find that it does."""
+    """Failure of S3 to answer as it should, in one line. Another attempt may succeed."""
 
 
 def _answered(function: Callable[..., R]) -> Callable[..., R]:
@@ -134,7 +137,7 @@ def check_access(path: Path) -> None:
         raise UserError(f"{name}: there is no bucket {bucket}") from None
     except PermissionError:
         raise UserError(f"{name}: the credentials may not use this bucket") from None
-    except Exception as error:  # botocore's, of many kinds
+    except Exception as error:  # botocore raises many kinds
         raise UserError(f"{name}: {first_line(error)}; credentials and endpoint are AWS_... variables") from None
 
 
@@ -175,14 +178,14 @@ def get_file(path: Path, to: Path) -> None:
 
 @_answered
 def put_file(path: Path) -> dict[str, Any]:
-    """Upload a file; what S3 says of the object."""
+    """Upload a file. Return what S3 says of the object."""
     file_system().put_file(str(path), object_path(path))
     return dict(file_system().info(object_path(path)))
 
 
 @_answered
 def names(folder: Path) -> set[str]:
-    """Names of the entries of a folder."""
+    """Return the names of a folder's entries."""
     try:
         return {entry.rpartition("/")[2] for entry in file_system().ls(object_path(folder), detail=False)}
     except FileNotFoundError:
@@ -216,13 +219,13 @@ def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
 
 
 def read_json(paths: list[Path]) -> dict[Path, Any]:
-    """Read JSON objects like `read_bodies`. Damaged for an object that is no JSON."""
+    """Read JSON objects like `read_bodies`. Raise Damaged for an object that is not JSON."""
     return {path: parsed(body, path, url(path)) for path, body in read_bodies(paths).items()}
 
 
 @_answered
 def read_version(path: Path) -> tuple[str, Any] | None:
-    """Return the ETag and the JSON of an object, or None if there is none. Damaged if it is no JSON."""
+    """Return the ETag and the JSON of an object, or None if there is none. Raise Damaged if it is not JSON."""
     try:
         etag = str(file_system().info(object_path(path))["ETag"])
         return etag, parsed(file_system().cat_file(object_path(path)), path, url(path))
@@ -232,7 +235,8 @@ def read_version(path: Path) -> tuple[str, Any] | None:
 
 @_answered
 def put_json(path: Path, value: Any, **condition: str) -> str | None:
-    """Write JSON by one PUT, on a condition (IfMatch, IfNoneMatch); its ETag, or None if the condition is not met."""
+    """Write JSON by one PUT, on a condition (IfMatch, IfNoneMatch). Return its ETag, or None if the condition is not
+    met."""
     body = json.dumps(value, indent=1, allow_nan=False).encode()
     try:
         response = file_system().call_s3("put_object", **_bucket_and_key(path), Body=body, **condition)
@@ -251,7 +255,7 @@ def _condition_failed(error: BaseException) -> bool:
 
 
 def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call a function for all items, several at once; the first error is raised."""
+    """Call a function for all items, several at once. The first error is raised."""
     with ThreadPoolExecutor(MAX_REQUESTS) as pool:
         return list(pool.map(function, items))
 

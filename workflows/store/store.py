@@ -25,20 +25,21 @@ from sparring.workflows.store.progress import PROGRESS, read_progress
 
 RECORD = "artifact.json"
 WRITTEN = {"label", "function", "inputs", "seconds", "summary", "dropped"}
-"""What each record has, among others."""
+"""Keys that every record has, among others."""
 FAILURE = "failure.txt"
 LOCK = "lock"
 DIGESTS, ETAGS = "SHA256SUMS", "etags.json"
-"""The digests of an artifact's files, as `sha256sum --check` takes them; on S3, the versions of its objects."""
+"""Files with the digests of an artifact's files, as `sha256sum --check` takes them, and with the versions of its
+objects on S3."""
 NAME = re.compile(r"\w+-[0-9a-f]{12}")
-"""Of an artifact's directory."""
+"""Pattern of the names of artifacts' directories."""
 UNREADABLE = "cannot be read"
 NOT_MADE = {RECORD, FAILURE, LOCK, PROGRESS, DIGESTS, ETAGS, "ray"}
-"""Entries of an artifact's directory that are not what its step has made."""
+"""Entries of an artifact's directory that its step has not made."""
 
 
 def is_made(name: str) -> bool:
-    """Check whether a file of an artifact was made by its step: it is not temporary or hidden, nor its driver's."""
+    """Check whether a file of an artifact was made by its step: it is not temporary, hidden or its driver's."""
     parts = Path(name).parts
     return parts[0] not in NOT_MADE and not any(part.startswith(".") for part in parts)
 
@@ -49,7 +50,7 @@ def among(name: str, parts: Iterable[str]) -> bool:
 
 
 def read_record(path: Path, body: bytes, place: str) -> dict[str, Any]:
-    """Read the record in a file. Damaged if it is none. `place` names the file for people."""
+    """Read the record in a file. Raise Damaged if it is no record. `place` names the file for people."""
     record: dict[str, Any] = parsed(body, path, place)
     if not isinstance(record, dict) or not record.keys() >= WRITTEN:
         raise Damaged(f"{place}: no record of a step", path)
@@ -57,7 +58,7 @@ def read_record(path: Path, body: bytes, place: str) -> dict[str, Any]:
 
 
 class Named(Protocol):
-    """What has a place in the store: a step, or an artifact that only its name is known of."""
+    """Anything with a place in the store: a step, or an artifact of which only the name is known."""
 
     @property
     def name(self) -> str:
@@ -66,18 +67,18 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact whose step is not at hand."""
+    """An artifact of which only the name and the label are known, not the step."""
 
     name: str
     label: str
-    """What people call it."""
+    """Name for people."""
 
 
 class Store:
     """A store in a directory: `root/<function>-<12 hex>/` for each artifact, with its record."""
 
     digests = DIGESTS
-    """The file that has the digests of an artifact's others."""
+    """Name of the file with the digests of an artifact's other files."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
@@ -108,20 +109,21 @@ class Store:
         return record is not None and not record["dropped"]
 
     def prefetch_records(self, nodes: Iterable[Named], *, refresh: bool = False) -> None:
-        """Read the records that are not known yet, all at once; `refresh` reads known ones again.
+        """Read the records that are not known yet, all at once. `refresh` reads known records again.
 
-        Nothing to do here: a store in a directory reads a record whenever it is asked for.
+        There is nothing to do here, because a store in a directory reads a record whenever it is asked for.
         """
 
     def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
-        """Make files of artifacts readable on this node: the named parts, or all. Nothing to do in a directory."""
+        """Make files of artifacts readable on this node: the named parts, or all. There is nothing to do in a
+        directory."""
 
     def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
         """Return the bytes of each artifact, or of its parts (glob patterns)."""
         return [sum(map(_size, self._files(node, parts or ["*"]))) for node in nodes]
 
     def started(self, nodes: Iterable[Named]) -> set[str]:
-        """Names of the artifacts that have files, finished or not."""
+        """Return the names of the artifacts that have files, finished or not."""
 
         def has_files(path: Path) -> bool:
             return path.is_dir() and any(file.name not in (LOCK, FAILURE) for file in path.iterdir())
@@ -146,7 +148,7 @@ class Store:
         """Return the resolved config of the last run of a name, or None if none is kept."""
         try:
             kept: dict[str, Any] = json.loads(self._config(run).read_text())
-        except (FileNotFoundError, ValueError):  # a damaged one is none: what it says can be found again
+        except (FileNotFoundError, ValueError):  # a damaged config counts as missing: its values can be computed again
             return None
         return kept
 
@@ -154,8 +156,8 @@ class Store:
         return self.root / ".configs" / f"{run}.json"
 
     def drop(self, node: Named, parts: list[str]) -> int:
-        """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed, 0
-        where another command has removed it meanwhile."""
+        """Delete parts (glob patterns) of a finished artifact, after noting them in its record. Return the bytes freed,
+        or 0 if another command has removed the artifact meanwhile."""
         if (record := self.record(node)) is None:
             return 0
         self._write(node, {**record, "dropped": sorted({*record["dropped"], *parts})})
@@ -164,7 +166,7 @@ class Store:
     def artifact(self, name: str) -> Artifact:
         """Return the artifact of a name, labelled like its step if it is finished. UserError for an invalid name."""
         if not NAME.fullmatch(name):
-            raise UserError(f"{name!r}: not the name of an artifact; accepted: such as train-0123456789ab")
+            raise UserError(f"{name!r}: not the name of an artifact; accepted: a name such as train-0123456789ab")
         named = Artifact(name, name)
         with suppress(Damaged):
             named = Artifact(name, (self.record(named) or {}).get("label", name))
@@ -172,9 +174,9 @@ class Store:
 
     @contextmanager
     def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
-        """Lock an artifact for this driver, waiting for its holder, of whom `on_wait` is told.
+        """Lock an artifact for this driver. While another driver holds it, tell `on_wait` the holder's name and wait.
 
-        Yields the function that writes the record. It returns False where another driver has written one.
+        Yield the function that writes the record. It returns False if another driver has written one.
         """
         out = self.path(node)
         out.mkdir(parents=True, exist_ok=True)
@@ -189,7 +191,7 @@ class Store:
     def reset(self, node: Step) -> None:
         """Delete the record of an artifact that lacks dropped parts, so that it can be made again.
 
-        A driver may have been killed while it dropped them, so what is left of those parts is deleted first.
+        A driver may have been killed while it dropped them, so the rest of those parts is deleted first.
         """
         record = self.record(node)
         if record is not None:
@@ -197,7 +199,7 @@ class Store:
             self._delete_record(node)
 
     def remove(self, node: Named) -> int:
-        """Delete an artifact, its record first; the bytes freed."""
+        """Delete an artifact, its record first. Return the bytes freed."""
         self._delete_record(node)
         freed = self._delete(node, ["*"])
         shutil.rmtree(self.path(node), ignore_errors=True)
@@ -268,7 +270,7 @@ class Store:
         (self.path(node) / RECORD).unlink(missing_ok=True)
 
     def _delete(self, node: Named, parts: list[str]) -> int:
-        """Delete the files of some parts; their bytes."""
+        """Delete the files of some parts. Return their bytes."""
         freed = 0
         for file in self._files(node, parts):
             freed += _size(file)
@@ -319,7 +321,7 @@ def _file_lock(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise UserError(
-                f"{path}: this filesystem has no locks ({error.strerror}); accepted: a store on one that has"
+                f"{path}: this filesystem has no locks ({error.strerror}); accepted: a store on a filesystem with locks"
             ) from None
         file.seek(0)
         file.truncate()

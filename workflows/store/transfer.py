@@ -1,8 +1,9 @@
-"""Downloads and uploads between S3 and a node's cache. For a store in a directory none of these does anything.
+"""Downloads and uploads between S3 and a node's cache. For a store in a directory none of these functions does
+anything.
 
 A file on S3 is complete as soon as it is there. A directory is complete when its `.uploaded` is there, which is
-uploaded last. The cache notes of each transferred file which version of the object (ETag) it is: sizes and times do not
-tell versions apart.
+uploaded last. For each transferred file the cache notes the version of the object (ETag), because sizes and times do
+not tell versions apart.
 """
 
 import fcntl
@@ -27,7 +28,8 @@ UPLOADED, VERSIONS = ".uploaded", ".versions"
 def localize(value: Any) -> Any:
     """Replace each path of S3's cache in a value (also in text) by this node's path, after downloading it.
 
-    A task names its artifacts by the paths of the node that sent it. This makes them paths of the node that works.
+    A task names its artifacts by the paths of the node that sent it. This function turns them into paths of the node
+    that works.
     """
 
     def local(leaf: Any) -> Any:
@@ -75,12 +77,12 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
             s3.delete_if(artifact / marker, remote[marker]["ETag"])
         s3.in_parallel(partial(_upload_file, artifact), changed)
         if path.is_dir() and files and (changed or marker not in remote):
-            # No two markers are equal: a deletion of the one before that comes late does not meet this one.
+            # No two markers are equal, so a late deletion of the previous marker does not delete this one.
             s3.put_json(artifact / marker, uuid.uuid4().hex)
 
 
 def sync(folder: Path, *, delete: bool = False) -> None:
-    """Upload a directory, each of its subdirectories as a unit. `delete` from S3 what is gone here."""
+    """Upload a directory, each of its subdirectories as a unit. `delete` removes from S3 what is gone here."""
     if not s3.is_cached(folder) or not folder.is_dir():
         return
     with timed("files"):
@@ -161,7 +163,7 @@ def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         s3.get_file(path, temporary)
-    # The listing's version, even if the object has been replaced since: then the next listing has another.
+    # The listing's version, even if the object was replaced since. The next listing then has another version.
     _note_version(artifact, name, _version(path, remote[name]))
 
 

@@ -29,45 +29,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Dense(System):
-    """A retriever with the documents' vectors, an index over them where one is asked for, and its rankings.
+    """A retriever with the documents' vectors, perhaps an index over them, and its rankings.
 
-    Each split's queries are encoded and ranked by steps of their own, so that what depends on one split's ranking, such
-    as a training, does not depend on which others are ranked. Only rankings that something takes are made.
+    Each split's queries are encoded and ranked by steps of their own. A step that depends on one split's ranking, such
+    as a training, is therefore independent of the other splits. Only rankings that another step reads are made.
     """
 
     label: str
-    """How the labels of its steps begin."""
+    """Beginning of its steps' labels."""
     data: Step
     """The collection."""
     model: Model
     vectors: Step
-    """The documents'."""
+    """The documents' vectors."""
     index: Step | None
     k: int
-    """Documents retrieved for a query."""
+    """Number of documents retrieved for a query."""
     encode: EncodeConfig
     search: SearchConfig
     is_variant: bool = False
-    """Whether another row has the same vectors searched as the run searches: this one is not the run's retriever."""
+    """Whether it searches the vectors of another row in another way. Such a system is not the run's retriever."""
     size: str = ""
-    """What its rankings are called beside those of the same vectors that are searched in another way."""
+    """Ending of its rankings' names, which tells it from other searches of the same vectors."""
 
     stage = "dense"
     expense = 2
 
     @property
     def searched_vectors(self) -> Step:
-        """The vectors that are searched: the encoded ones, or quantised ones that are made of them."""
+        """The searched vectors: the encoded ones, or quantised copies."""
         return self._smaller(self.search.vectors)
 
     @property
     def has_vectors(self) -> bool:
-        """Whether its documents have vectors whose space can be analysed, in a row of their own."""
+        """Whether its embedding space can be analysed in a row of its own."""
         return not self.is_variant and self.model.kind == DEFAULT
 
     @property
     def rescored_by(self) -> Step | None:
-        """The vectors that candidates are ordered by, where they are."""
+        """The vectors that order candidates. None if candidates are not rescored."""
         if self.search.rescore is None:
             return None
         return self.vectors if self.search.rescore_by == "encoded" else self._smaller(self.search.rescore_by)
@@ -91,7 +91,7 @@ class Dense(System):
         )
 
     def searching(self, search: SearchConfig, size: str = "", *, variant: bool = False) -> "Dense":
-        """Search the same encoded vectors in another way. Nothing is encoded anew."""
+        """Search the same encoded vectors in another way. Nothing is encoded again."""
         dense = replace(self, search=search, index=None, size=size, is_variant=variant)
         if self.model.dimensions is not None and (wrong := search.unfit(self.model.dimensions)):
             raise ValueError(f"search: {wrong}")
@@ -109,8 +109,8 @@ class Dense(System):
 
     @property
     def kept(self) -> list[Step]:
-        """The vectors or the index that are searched, and the vectors that candidates are ordered by, which a finished
-        run keeps. Of vectors behind an index only their description is read, which is never dropped."""
+        """Steps whose files a finished run keeps: the searched vectors or index, and the vectors that order candidates.
+        Of vectors behind an index only the description is read, which is never dropped."""
         vectors = self.searched_vectors
         searched = [vectors] if self.index is None or vectors is not self.vectors else []
         return [node for node in (*searched, self.index, self.rescored_by) if node is not None]
@@ -177,7 +177,7 @@ class Dense(System):
 
     @property
     def searched(self) -> list[Step]:
-        """The index or the vectors that are searched, and the vectors that candidates are ordered by."""
+        """The searched index or vectors, and the vectors that order candidates."""
         return [node for node in (self.index or self.searched_vectors, self.rescored_by) if node is not None]
 
     def check_folder(self) -> None:
@@ -193,7 +193,8 @@ class Dense(System):
             )
 
     def fetch(self, store: "Store") -> None:
-        """Fetch how the vectors behind an index were cut: queries are cut like them. Other kinds need all rows."""
+        """Fetch the quantisation of the vectors behind an index, because queries are quantised in the same way. Other
+        kinds need all rows."""
         if self.model.kind == DEFAULT:
             store.fetch([self.searched_vectors], quantised.FILE)
         else:
@@ -220,7 +221,8 @@ class Dense(System):
         return library.retriever(self, name, plan)
 
     def write(self, stage: Stage, folder: Path, store: "Store") -> None:
-        """Copy the retriever, and the index with the numbers that it was searched with, or an index of all vectors."""
+        """Copy the retriever, and the index with its search parameters. Without an index, write a flat one of all
+        vectors."""
         from sparring.components.retrieval import index
 
         model_folder.copy(store.path(self.retriever) / "model", folder / stage.retriever)

@@ -1,4 +1,4 @@
-"""A row's system as one that answers new queries: its stages by name, and the artifacts that they are read from."""
+"""Systems that answer new queries: their stages by name, and the artifacts that these are read from."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,17 +20,17 @@ from sparring.workflows.systems.rows import Outcome, Row
 from sparring.workflows.systems.system import S, System, parts_of
 
 LAST = "the last retriever"
-"""The name of a run's last retriever as a system, if the run measured none."""
+"""Name of a run's last retriever as a system, if the run measured none."""
 DEFAULT = (
     "what the run chose to deploy, else its best on the split that it chooses by; where it chooses by none, the last "
     "retriever, with the last ranker over it where that was measured"
 )
-"""Which system is used if none is named, for people."""
+"""Description of the system that is used if none is named, for people."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A system with its stages by name, each after those that it reads."""
+    """A system with its stages by name. Each stage comes after those that it reads."""
 
     name: str
     data: Step
@@ -38,7 +38,7 @@ class Deployment:
 
     @classmethod
     def of(cls, name: str, system: System, data: Step) -> "Deployment":
-        """Name the stages of a system. UserError if it has a stage that cannot answer new queries."""
+        """Name the stages of a system. UserError if a stage cannot answer new queries."""
         stages = dict[str, System]()
         with _named(name):
             for part in parts_of(system):
@@ -50,7 +50,7 @@ class Deployment:
 
     @classmethod
     def of_row(cls, row: Row) -> "Deployment":
-        """The same for a row with a ranking."""
+        """Name the stages of a row's system."""
         assert row.system is not None
         return cls.of(row.name, row.system, row.data)
 
@@ -76,7 +76,7 @@ class Deployment:
                 stage.check_folder()
 
     def fetch(self, store: Store) -> None:
-        """Fetch what the system is read from. UserError if something was not made or was dropped."""
+        """Fetch the system's artifacts. UserError if one was not made or was dropped."""
         for node in self.artifacts:
             finished(store, node)
         for stage in self.stages.values():
@@ -108,7 +108,7 @@ class Deployment:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Name the system in a UserError."""
+    """Add the system's name to a UserError."""
     try:
         yield
     except Damaged:
@@ -124,8 +124,8 @@ def count(table: Path) -> int:
 
 
 def asked(outcome: Outcome, store: Store) -> Row | None:
-    """Find the system that answers if none is named: `DEFAULT`. In an unfinished run it is the last retriever's, as far
-    as that was measured. None if no measured system answers new queries."""
+    """Find the system that answers if none is named: `DEFAULT`. In an unfinished run it is a measured system of the
+    last retriever. None if no measured system answers new queries."""
     with suppress(UserError):
         if store.is_done(outcome.results):
             return _first(_recommended(outcome, store), store, Deployment.of_row)
@@ -135,8 +135,8 @@ def asked(outcome: Outcome, store: Store) -> Row | None:
 
 
 def exported(outcome: Outcome, store: Store) -> Row:
-    """Find the system of a finished run that is exported if none is named: the one that answers, or the next best one
-    that a folder can hold. UserError if there is none."""
+    """Find the system that is exported if none is named: the one that answers, or the next best one that a folder can
+    hold. UserError if there is none. The run is finished."""
     return _first(_recommended(outcome, store), store, of_folder)
 
 
@@ -148,7 +148,8 @@ def of_folder(row: Row) -> Deployment:
 
 
 def _recommended(outcome: Outcome, store: Store) -> list[Row]:
-    """List what a finished run chose to deploy, or all that it chose from, best first; else its last system."""
+    """List the system that a finished run chose to deploy. If it chose none, list the candidates, best first. If there
+    are none, list its last system."""
     selected = _selected(outcome, store)
     names = [row["system"] for row in sorted(selected.get("candidates", []), key=lambda row: -row["value"])]
     names = [selected["deploy"]] if "deploy" in selected else names
@@ -171,7 +172,7 @@ def _first(rows: Sequence[Row], store: Store, deployed: Callable[[Row], Deployme
 
 
 def _selected(outcome: Outcome, store: Store) -> dict[str, Any]:
-    """Read what a finished run has chosen. Empty if it chooses nothing."""
+    """Read a finished run's selection. Empty if it selects nothing."""
     selection = outcome.results.inputs.get("selection")
     if not isinstance(selection, Step):
         return {}
@@ -180,7 +181,7 @@ def _selected(outcome: Outcome, store: Store) -> dict[str, Any]:
 
 
 def chosen(outcome: Outcome, name: str) -> Row:
-    """Find the system with a name. UserError lists the names that there are."""
+    """Find the system with a name. UserError lists the names."""
     rows = _ranked(outcome)
     if name not in rows:
         raise UserError(f"--system: no system is called {name!r}; accepted: {listing(rows)}{did_you_mean(name, rows)}")
@@ -188,7 +189,8 @@ def chosen(outcome: Outcome, name: str) -> Row:
 
 
 def last(outcome: Outcome) -> Row:
-    """Find the last retriever's system, reordered by the last ranker if that was measured. UserError for none."""
+    """Find the last retriever's system. If the last ranker over it was measured, take that. UserError if neither was
+    measured."""
     rows = _of_the_last(outcome)
     if not rows:
         raise UserError(

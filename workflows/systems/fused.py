@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Fused(System):
-    """Two or more systems whose rankings are fused, by given numbers or by the best ones on a split."""
+    """Two or more systems whose rankings are fused, with fixed numbers or with the best ones on a split."""
 
     label: str
     data: Step
     systems: Sequence[System]
     fusion: FusionConfig
-    """The numbers, or where the search for better ones begins."""
+    """The numbers, or the start of the search for better ones."""
     fit_on: tuple[str, str] | None = None
-    """The split and the measure that choose the numbers. If None, `fusion` stands. Each half of that split's queries
-    is fused with what is best for the other half."""
+    """Split and measure that choose the numbers. If None, `fusion` is used. Each half of that split's queries is fused
+    with the numbers that are best for the other half."""
     with_split: bool = True
     """Whether labels of steps name the split."""
 
@@ -39,6 +39,11 @@ class Fused(System):
     def parts(self) -> Sequence[System]:
         """The fused systems."""
         return self.systems
+
+    @property
+    def is_lexical(self) -> bool:
+        """Whether all parts' scores are BM25's."""
+        return all(part.is_lexical for part in self.systems)
 
     @property
     def _lexical(self) -> list[int]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparring.components.retrieval import lucene
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 from sparring.components.systems.config import LexicalStage as Stage
-from sparring.workflows.steps import lucene
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.systems.system import Cost, Names, System, TimeSpent, path_for

@@ -1,9 +1,9 @@
-"""A run's systems with their models and indexes open, each once however many systems use it. The command `search` opens
-one, the service all."""
+"""A run's systems with their models and indexes open. Systems that share a model or an index share one copy. The
+command `search` opens one system, the service all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -11,28 +11,39 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sparring.components.config import Config, UserError
+from sparring.components.data.tables import QUERIES, read
 from sparring.components.data.vectors import SHARDS, DocumentVectors, document_shards
-from sparring.components.retrieval import quantised, topk
+from sparring.components.expansion import feedback
+from sparring.components.retrieval import lucene, quantised, topk
 from sparring.components.retrieval.kind import IndexOptions, RetrieverKind, kind_stored
 from sparring.components.retrieval.kinds.dense import INDEX
-from sparring.components.systems.config import DenseStage, LexicalStage, RankerStage, SystemConfig
+from sparring.components.systems.config import (
+    DenseStage,
+    ExpansionStage,
+    LexicalStage,
+    RankerStage,
+    ReaderStage,
+    SystemConfig,
+)
 from sparring.components.systems.documents import Documents, InMemory, InTable
+from sparring.components.systems.expanding import Expander, ExpansionWriter, RankPredictor
 from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, Nearest, PairScorer, Vectors
+from sparring.components.systems.reading import AnswerWriter
 from sparring.components.systems.system import LoadedSystem
-from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.deployable import Deployment
+from sparring.workflows.systems.expanded import Expanded
 from sparring.workflows.systems.rows import Outcome, Row
 
 Thing = TypeVar("Thing")
 
 
 class Plan(NamedTuple):
-    """A system of a run that was fetched, and its description."""
+    """A fetched system of a run, and its description."""
 
     config: SystemConfig
     deployment: Deployment
@@ -44,8 +55,8 @@ class Library:
     def __init__(
         self, store: Store, *, threads: int, models: Callable[[], Mapping[str, Any]], resident: bool = False
     ) -> None:
-        """`models` returns further options of `Inference`. With `resident` the documents' texts are held in memory, for
-        many queries."""
+        """`models` returns further options of `Inference`. With `resident`, the documents' texts are held in memory,
+        for many queries."""
         self._store, self._resident, self._threads = store, resident, threads
         self._options = cache(lambda: {"threads": threads, **models()})
         self._open: dict[tuple[Any, ...], Any] = {}
@@ -53,13 +64,21 @@ class Library:
     def system(self, plan: Plan) -> LoadedSystem:
         """Open a system."""
         config, stages = plan.config, plan.deployment.stages
-        opened: dict[type[Config], dict[str, Any]] = {LexicalStage: {}, DenseStage: {}, RankerStage: {}}
+        kinds = (LexicalStage, DenseStage, RankerStage, ExpansionStage, ReaderStage)
+        opened: dict[type[Config], dict[str, Any]] = {kind: {} for kind in kinds}
         for kind, parts in opened.items():  # BM25 first, since Java starts while Python imports torch
             for name, _ in config.of_kind(kind):
                 parts[name] = stages[name].open(name, plan, self)
-        lexical, dense, rankers = opened.values()
-        documents = self.documents(plan.deployment.data)
-        return LoadedSystem(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
+        lexical, dense, rankers, expanders, readers = opened.values()
+        return LoadedSystem(
+            config,
+            self.documents(plan.deployment.data),
+            lexical=lexical,
+            dense=dense,
+            rankers=rankers,
+            expanders=expanders,
+            reader=next(iter(readers.values()), None),
+        ).wait()
 
     def documents(self, data: Step) -> Documents:
         """Open a collection's documents."""
@@ -76,6 +95,33 @@ class Library:
         folder, precision = self._store.path(model) / "model", stage.precision
         return self._once(
             lambda: PairScorer(folder, precision=precision, merge=False, **self._options()), model, precision
+        )
+
+    def expander(self, expanded: Expanded, stage: ExpansionStage) -> Expander:
+        """Open the models of an expansion stage. A query with the text of one of the run's queries gets that query's
+        expansions."""
+        data, writer, reranker = self._store.path(expanded.data), expanded.generator.writer, expanded.reranker
+        opened: dict[str, Any] = {}
+        if writer is not None:
+            folder = self._store.path(writer) / "model"
+            opened["writer"] = self._once(lambda: ExpansionWriter(folder, **self._options()), writer)
+        if stage.relevance is not None:
+            opened["frequencies"] = self._once(lambda: feedback.frequencies(data), expanded.data, "frequencies")
+        if reranker is not None:
+            model, precision = self._store.path(reranker.model) / "model", reranker.precision
+            opened["predictor"] = self._once(
+                lambda: RankPredictor(model, precision=precision, **self._options()), reranker.model, precision
+            )
+        return Expander(stage, **opened, ids=partial(_ids_in, data / "queries.parquet"))
+
+    def reader(self, model: Step, stage: ReaderStage) -> AnswerWriter:
+        """Open a reader."""
+        folder, precision, new_tokens = self._store.path(model) / "model", stage.precision, stage.new_tokens
+        return self._once(
+            lambda: AnswerWriter(folder, precision=precision, new_tokens=new_tokens, **self._options()),
+            model,
+            precision,
+            new_tokens,
         )
 
     def retriever(self, dense: Dense, name: str, plan: Plan) -> LoadedRetriever:
@@ -97,7 +143,8 @@ class Library:
         return LoadedRetriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
 
     def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
-        """Return the search of the step `search`, by the run's index or exact, and with `rows` what reads vectors."""
+        """Return the search of the step `search`: by the run's index, or exact. With `rows`, also return a function
+        that reads vectors."""
         cuda, threads = self._options()["cuda"], self._threads
         path = self._store.path(dense.searched_vectors)
         kind = kind_stored(path)
@@ -134,7 +181,7 @@ class Library:
         return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts, document_shards(path))), None
 
     def _rescored(self, search: Nearest, dense: Dense, by: Step) -> Nearest:
-        """Return the search of the step `rescore`: other vectors order what a search returns."""
+        """Return the search of the step `rescore`, in which other vectors order the results of a search."""
         place, times = self._store.path(by), dense.search.rescore or 1
         documents, quantiser = DocumentVectors(place), quantised.read(place)
 
@@ -153,13 +200,20 @@ class Library:
         return thing
 
 
+def _ids_in(queries: Path, texts: Sequence[str]) -> list[str]:
+    """Return the ids of queries in a table by their texts. A text that the table lacks is its own id."""
+    rows = read(queries, QUERIES, columns=["query_id", "text"], filters=[("text", "in", list(texts))])
+    ids = dict(zip(rows["text"].to_pylist()[::-1], rows["query_id"].to_pylist()[::-1], strict=True))
+    return [ids.get(text, text) for text in texts]
+
+
 def _exact(kind: RetrieverKind, shards: Any, queries: Any, order: topk.Keys, k: int, **options: Any) -> topk.Keys:
-    """Search all documents without an index."""
+    """Search all documents, without an index."""
     return kind.top_k(queries, shards, order, k, **options)
 
 
 def _in_parts(parts: Any, shards: Any, queries: Any, order: topk.Keys, k: int) -> topk.Keys:
-    """Search an index of several files, and merge the lists."""
+    """Search an index that has several files, and merge the lists."""
     begins = np.cumsum([0, *map(len, shards)])
     lists = [search(queries, order[begins[file.first] : begins[file.stop]], k) for file, search in parts]
     return topk.merge(lists, min(k, len(order)))
@@ -172,7 +226,7 @@ def _faiss(folder: Path, search: SearchConfig, threads: int) -> Any:
 
 
 def _reader(folder: Path) -> Vectors:
-    """Return what reads the vectors of some rows, in any order."""
+    """Return a function that reads the vectors of some rows, in any order."""
     vectors = DocumentVectors(folder)
 
     def read(rows: np.ndarray) -> np.ndarray:
@@ -183,23 +237,24 @@ def _reader(folder: Path) -> Vectors:
 
 
 def fetched(deployment: Deployment, store: Store) -> Plan:
-    """Fetch a system, and describe it. UserError if something was not made or was dropped."""
+    """Fetch a system, and describe it. UserError if an artifact was not made or was dropped."""
     deployment.fetch(store)
     return Plan(deployment.describe(store), deployment)
 
 
 def measured(row: Row, store: Store) -> Plan:
-    """Fetch a system as the run measured it. UserError if it has a stage that cannot answer new queries too."""
+    """Fetch a system as the run measured it. UserError if a stage cannot answer new queries."""
     return fetched(Deployment.of_row(row), store)
 
 
 def last(outcome: Outcome, store: Store) -> Plan:
-    """Fetch a run's last retriever. It need not have been measured."""
+    """Fetch a run's last retriever, measured or not."""
     return fetched(Deployment.of(deployable.LAST, outcome.retrieval, outcome.data), store)
 
 
 def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, str]]:
-    """Fetch all systems of a run that can answer, by name, and the reasons why others cannot. UserError if none can."""
+    """Fetch all systems of a run that can answer new queries, by name. Return them with the reasons why others cannot.
+    If no system can, return the last retriever alone."""
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
     for name, row in outcome.ranked.items():

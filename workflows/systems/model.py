@@ -9,14 +9,14 @@ from sparring.workflows.store.dag import Step
 
 @dataclass(frozen=True)
 class Model:
-    """A model at one moment of its training, and what belongs to it at every moment."""
+    """A model at one moment of its training, with the facts that training does not change."""
 
     step: Step
     """The step that wrote it."""
     tokens: Step
     """The token store that it reads."""
     objective: str
-    """What trains it: a file's name in `components/objectives`, or with a dot in it a module's path."""
+    """Its objective: a file's name in `components/objectives`, or the dotted path of a module."""
 
     @property
     def begun(self) -> Step:
@@ -28,14 +28,14 @@ class Model:
 
     @property
     def kind(self) -> str:
-        """The kind of a retriever. A model that a step makes of vectors, such as a whitened one, is dense."""
+        """Kind of a retriever. A model that a step makes of vectors, such as a whitened one, is dense."""
         return getattr(self.begun.inputs.get("config"), "kind", DEFAULT)
 
     @property
     def dimensions(self) -> int | None:
-        """How many a retriever's vectors have, as far as that is known before it is opened."""
+        """Number of dimensions of a retriever's vectors. None if that is unknown before the model is opened."""
         return dimensions_of(self.begun.inputs.get("config"))
 
     def after(self, training: Step) -> "Model":
-        """The same model as a training left it."""
+        """Return the same model after a training."""
         return replace(self, step=training)

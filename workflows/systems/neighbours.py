@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ByNeighbours(System):
-    """A retriever reranked by neighbours (Zerveas et al., 2023, section 3.1), with given numbers or with the best ones
+    """A retriever reranked by neighbours (Zerveas et al., 2023, section 3.1). The numbers are fixed, or the best ones
     on a split."""
 
     label: str
     dense: Dense
     config: NeighboursRerankConfig | ChooseConfig
-    """The numbers, or how they are chosen. A split that chooses them is itself ranked with what is best for other
-    queries."""
+    """The numbers, or the settings of their choice. A split that chooses them is ranked by cross-validation: each query
+    with the numbers that are best for other queries."""
     split: str | None = None
-    """The split whose rankings choose the numbers for all splits. If None, each ranking chooses its own: by the queries
-    of `config.split`, or by cross-validation."""
+    """Split that chooses the numbers for all splits. If None, each split has numbers of its own, chosen by the queries
+    of `config.split` or by cross-validation."""
     with_split: bool = True
     """Whether labels of steps name the split."""
 
@@ -53,7 +53,7 @@ class ByNeighbours(System):
         return choice if split == self.split else self._reranked(split, choice)
 
     def _choice(self, split: str, by: str) -> Step:
-        """The step that chooses numbers by the queries of `by`, and ranks a split with them."""
+        """Return the step that chooses numbers by the queries of `by`, and ranks a split with them."""
         assert isinstance(self.config, ChooseConfig)
         dense, splits = self.dense, dict.fromkeys([split, by])
         config = self.config.model_copy(update={"split": None}) if by == split else self.config
@@ -89,7 +89,7 @@ class ByNeighbours(System):
         return [] if self.split is None else [self._choice(self.split, self.split)]
 
     def check(self) -> None:
-        """Raise UserError if the numbers are for the ranked queries alone."""
+        """Raise UserError if each split has numbers of its own."""
         if isinstance(self.config, ChooseConfig) and self.split is None:
             raise UserError(f"{self.label!r} has numbers for its own queries; accepted: one set of numbers for all")
 

@@ -1,4 +1,4 @@
-"""A ranker over another system's rankings, perhaps with further scores added to the ranker's."""
+"""A ranker over another system's rankings, perhaps with further scores added to its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 class Reranked(System):
     """A ranker that reorders the first documents of a system's rankings.
 
-    Its score may be one of a weighted sum with those of `priors`. The weights are fitted on a split, of which each half
-    is ranked by weights that were fitted on the other half.
+    With `priors`, documents are ordered by a weighted sum of the ranker's scores and theirs. A split fits the weights.
+    Each half of that split is ranked with the weights that the other half fits.
     """
 
     label: str
-    """How the labels of its steps begin."""
+    """Beginning of its steps' labels."""
     data: Step
     over: System
     """The system whose rankings are reordered."""
@@ -42,7 +42,7 @@ class Reranked(System):
     priors: Mapping[str, System] = field(default_factory=dict)
     """Systems whose scores are added to the ranker's, by the names of their weights."""
     fit_on: str | None = None
-    """The split that weights are fitted on and gates decided on."""
+    """Split that fits the weights and decides on gates."""
     with_split: bool = True
     """Whether labels of steps name the split."""
 
@@ -71,7 +71,7 @@ class Reranked(System):
 
     @property
     def weights(self) -> Step:
-        """The step that fits the weights of the ranker's scores and of the priors'."""
+        """The step that fits the weights of the ranker's and the priors' scores."""
         split = self._fit_on
         return step(
             f"{self.label} weights",
@@ -98,7 +98,7 @@ class Reranked(System):
         )
 
     def teach(self, label: str, groups: Step, config: ScoreConfig) -> Step:
-        """Return the step that gives groups of training queries the scores as teacher."""
+        """Return the step that adds the scores to groups of training queries, as a teacher's."""
         judged = step(
             label,
             score_groups,

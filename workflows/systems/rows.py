@@ -18,12 +18,12 @@ from sparring.workflows.systems.system import EXPENSES, Computed, Cost, System
 
 @dataclass(frozen=True)
 class Row:
-    """A system as it was measured: on one collection, with one seed."""
+    """A measured system, on one collection and with one seed."""
 
     name: str
     """Its name in tables."""
     round: int | None
-    """Its place on the charts by rounds. If None, it takes no part in the rounds."""
+    """Its round in the charts by rounds. If None, it is not in these charts."""
     collection: str
     """The collection's name in tables."""
     split: str
@@ -33,30 +33,30 @@ class Row:
     data: Step
     """The collection's tables."""
     ranking: Step | None = None
-    """The ranking that was measured. None if something else was."""
+    """The measured ranking. None if something else was measured."""
     system: System | None = None
-    """How it answers queries. None if something else than a ranking was measured, such as a reader's answers."""
+    """The system. None if only vectors were measured."""
     encoder: Dense | None = None
     """The retriever whose vectors were measured, if no ranking was."""
     answers: AnswerConfig | None = None
-    """How answers were looked for, if a measure asks for them."""
+    """How answers are looked for in documents, if a measure asks for them."""
     analysis: Step | None = None
-    """The step that looked at the space of its vectors."""
+    """The step that analysed its embedding space."""
     queries: int | None = None
-    """Size of the sample of judged queries that was measured. None for all of them."""
+    """Size of the sample of judged queries that was measured. If None, all were."""
     oracle: bool = False
-    """Whether it knows the judgements, so that nobody has it."""
+    """Whether it uses the judgements, so that nobody can deploy it."""
 
     @property
     def retriever(self) -> Dense | None:
-        """The retriever that made the ranking, alone or below a ranker, or whose vectors were measured. None for
-        quantised vectors, and if several retrievers made it."""
+        """The retriever of the ranking, alone or below a ranker, or of the measured vectors. None for quantised
+        vectors, and for several retrievers."""
         system = self.system.over if isinstance(self.system, Reranked) else self.system or self.encoder
         return system if isinstance(system, Dense) and not system.is_variant else None
 
     @property
     def ranker(self) -> Step | None:
-        """The ranker that put the ranking in order."""
+        """The ranker that ordered the ranking."""
         return self.system.ranker.step if isinstance(self.system, Reranked) else None
 
     @property
@@ -79,7 +79,7 @@ class Row:
         return [self.metrics] if self.analysis is None else [self.metrics, self.analysis]
 
     def inputs(self) -> dict[str, Any]:
-        """Return what the step `results` takes of it."""
+        """Return the entry for the step `results`."""
         entry = {
             "system": self.name,
             "round": self.round,
@@ -96,11 +96,11 @@ class Row:
 def gathered(
     systems: Sequence[Row], comparisons: Sequence[tuple[str | None, str]], *, parts: Parts | None = None
 ) -> Step:
-    """Gather measures, and compare systems with their baselines, as `metrics.json` has them. None stands for the
-    leading system, and for the one to deploy.
+    """Gather measures, and compare systems with their baselines, as `metrics.json` has them. In `comparisons`, None
+    stands for the leading system and for the one to deploy.
 
     With `parts`, add each system's averages over the collections as one more collection (`Outcome.parts`). ValueError
-    if two systems share a name, or if a comparison names none.
+    if two systems share a name, or if a comparison names an unknown system.
     """
     keys = [(system.name, system.collection, system.split, system.seed) for system in systems]
     for name, collection, split, seed in keys:
@@ -150,14 +150,14 @@ class SystemCost(Cost):
 
 
 def cost_of(row: Row) -> SystemCost:
-    """Return what a row's system needs for the collection and for a query."""
+    """Return the cost of a row's system, for the collection and for a query."""
     assert row.system is not None
     return SystemCost(system=row.name, **vars(row.system.cost(row.split)))
 
 
 def levels(rows: Iterable[Row]) -> dict[str, int]:
-    """Rank systems by how expensive they are, by name: those without training first, then by their kind. Systems whose
-    rankings were imported have no place."""
+    """Rank systems by expense, by name: first those without training, then by their kind. Systems with imported
+    rankings are left out."""
     return {
         row.name: row.trained * EXPENSES + row.system.expense for row in rows if row.system and not is_imported(row)
     }
@@ -170,7 +170,7 @@ def is_imported(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A recipe's graph: the step that everything leads to, and what the commands show, search and export."""
+    """A recipe's graph: the last step, and what the commands show, search and export."""
 
     results: Step
     data: Step
@@ -183,26 +183,27 @@ class Outcome:
     split: str
     """The split that was measured."""
     note: str
-    """What a reader of the results must know about the start model."""
+    """Facts about the start model that a reader of the results must know."""
     examples: tuple[str, str] | None = None
-    """The system and the baseline whose won and lost queries the report shows."""
+    """The system and the baseline whose won and lost queries are in the report."""
     pictures: tuple[Step, ...] = ()
-    """Further steps that the report shows, such as charts: nothing that was measured stands on them."""
+    """Further steps that the report shows, such as charts. No measure depends on them."""
     costs: tuple[SystemCost, ...] = ()
-    """Systems whose cost the report sets side by side."""
+    """Costs that the report shows in one table."""
     parts: Parts | None = None
-    """Where results have averages over the collections: by collection, the whole that it is a part of, or None for one
-    that does not count. None for no averages."""
+    """For averages over the collections: by collection, the whole that it is a part of, or None for a collection that
+    does not count. If None, there are no averages."""
     levels: Mapping[str, int] = field(default_factory=dict)
-    """Where one of the systems is chosen to be deployed: how dear each is, by its name."""
+    """Rank of each system's expense, by name, if one system is chosen to be deployed."""
     unmeasured: str = ""
-    """Where there is nothing to measure by: what was made, and why nobody knows how good it is."""
+    """If nothing can be measured: what was made, and why its quality is unknown."""
     of_several: str = ""
-    """Where the experiment has several last retrievers, and `retrieval` is of the first: how many, `one a fold`."""
+    """If the experiment has several last retrievers, of which `retrieval` has the first: their number, such as `one a
+    fold`."""
 
     def last_retriever(self, path: str) -> Step:
-        """Return the retriever that another experiment takes from this one, in the file `path`. ValueError if there
-        are several: another may have been trained on what this one is measured on."""
+        """Return the retriever that another experiment takes from this one, whose file is `path`. ValueError if there
+        are several, because another one may have been trained on queries that this one is measured on."""
         if self.of_several:
             raise ValueError(
                 f"{path}: has several last retrievers, {self.of_several}; accepted: an experiment with one"
@@ -211,13 +212,14 @@ class Outcome:
 
     @property
     def ranked(self) -> dict[str, Row]:
-        """Rows with a ranking of the recipe's own collection, by name: with several seeds, the last seed's."""
+        """Rows with a system on the recipe's own collection and split, by name. With several seeds they are the last
+        seed's."""
         key = self.data.fingerprint, self.split
         return {row.name: row for row in self.rows if row.system and (row.data.fingerprint, row.split) == key}
 
 
 def labels_apart(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Label the steps of several graphs, by fingerprint. Steps that not all outcomes share get the outcome's name."""
+    """Label the steps of several graphs, by fingerprint. Steps that some outcomes lack get the outcome's name."""
     steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
     shared = set.intersection(*map(set, steps.values()))
     labels: dict[str, str] = {}
@@ -228,7 +230,7 @@ def labels_apart(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
 
 
 def note_on(model: str) -> str:
-    """Tell the report's reader what is known of a start model's training data."""
+    """Return a note on a start model's training data, for the report."""
     datasets = card.datasets(model)
     if not datasets:
         return f"The start model is {model}. See its model card for what it was trained on."

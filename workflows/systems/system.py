@@ -176,14 +176,13 @@ def path_for(kind: str, name: str, ending: str = "") -> str:
 
 @dataclass(frozen=True, eq=False)
 class Computed(System):
-    """A system whose rankings a recipe computes from steps of its own, such as those of query expansions, or from a
-    file."""
+    """A system whose rankings a recipe computes from steps of its own, such as those of an oracle, or from a file."""
 
     rankings: Rankings
     reason: str
     """Why it cannot be deployed, as the end of "its ranking ..."."""
-    price: Cost = Cost()
-    """Cost that the recipe states."""
+    price: Callable[[str], Cost] = lambda split: Cost()
+    """Cost of a split's queries, which the recipe states."""
     only: str | None = None
     """The only split that can be ranked. If None, all can."""
     lexical: bool = False
@@ -197,7 +196,7 @@ class Computed(System):
 
     def cost(self, split: str) -> Cost:
         """Return the cost that the recipe states."""
-        return self.price
+        return self.price(split)
 
     @property
     def is_lexical(self) -> bool:
@@ -210,7 +209,10 @@ class Computed(System):
 
     def check(self) -> None:
         """Raise UserError: it cannot answer new queries."""
-        raise UserError(f"its ranking {self.reason}; accepted: BM25, retrievers, their fusion, neighbours, rankers")
+        raise UserError(
+            f"its ranking {self.reason}; accepted: BM25, retrievers, expansions, their fusion, "
+            "neighbours, rankers, readers"
+        )
 
     def describe(self, name: str, store: Store, names: Names) -> StageConfig:
         """Raise UserError: it cannot answer new queries."""

@@ -1,4 +1,4 @@
-"""How many trials run at once on a machine."""
+"""Number of trials that run at once on a machine."""
 
 from sparring.workflows.distributed.limits import available_memory, cores
 from sparring.workflows.distributed.machine import Machine
@@ -8,12 +8,13 @@ TRIAL_MEMORY = 4 * 2**30
 
 
 def machine_capacity(workers: int) -> int:
-    """Count the trials, of so many training workers each, that this machine has cores and memory for."""
+    """Count the trials, with `workers` training workers each, that this machine has cores and memory for."""
     return max(1, min(cores() // workers, int(available_memory() // TRIAL_MEMORY)))
 
 
 def concurrent_trials(machine: Machine, capacity: int, count: int) -> int:
-    """Count the trials that run at once, of `count`: what the profile says, and no more than there are processors for.
+    """Count the trials, of `count`, that run at once. It is the profile's number, and no more than there are processors
+    for.
 
     `capacity` is the answer on one machine without GPUs.
     """

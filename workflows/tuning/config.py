@@ -25,27 +25,28 @@ class Tuning(Config):
     """The section `tune`: the search space, how to search it, and the measure that compares trials."""
 
     measure: Measure
-    """One of `evaluate.measures`. With more than one seed, trials are compared by the mean over the seeds."""
+    """Measure that trials are compared by, one of `evaluate.measures`. With more than one seed, it is the mean over the
+    seeds."""
     systems: Annotated[list[str], AfterValidator(distinct)] = Field(min_length=1)
     """Rows of the results, in the order in which a trial reaches them. The measure of the last row counts. After each
-    earlier row, the scheduler may stop the trial. By default the last row of the results."""
+    earlier row, the scheduler may stop the trial. If left out, it is the last row of the results."""
     split: str = "dev"
     """Split that the trials are measured on. The split of the experiment's results is not accepted."""
     goal: Literal["max", "min"] = "max"
-    """Whether a higher or a lower measure is better."""
+    """Direction of the search. `max`: a higher measure is better. `min`: a lower one is."""
     trials: int = Field(1, ge=1)
-    """Number of points that are drawn from the space, without the baseline. Each is combined with all grids."""
+    """Number of points sampled from the space, without the baseline. Each is combined with all grids."""
     search: Literal["random", "optuna"] = "random"
-    """How points are drawn: at random, or by Optuna's TPE, which learns from finished trials."""
+    """Sampling of points. `random`: at random. `optuna`: by Optuna's TPE, which learns from finished trials."""
     scheduler: Literal["fifo", "asha"] = "fifo"
     """`fifo` takes every trial to the last system. `asha`, asynchronous successive halving (Li et al., 2020), stops
     trials that are behind."""
     reduction_factor: int = Field(3, ge=2)
-    """Number of trials of which ASHA continues one after each system."""
+    """ASHA continues one of this many trials after each system."""
     seed: int = 0
-    """Seed of the draws."""
+    """Seed of the sampled points."""
     baseline: bool = True
-    """Whether the first trial is the unchanged config."""
+    """Run the unchanged config as the first trial."""
     space: dict[str, Range] = Field(min_length=1)
     """Values of dotted keys, as for `--set`, or of names that stand for one or more keys (`sets`)."""
 
@@ -70,11 +71,11 @@ class TunedExperiment:
         sets = [f"{key}={json.dumps(value)}" for key, value in values.items()]
         key = json.dumps(sets)
         if key not in self._experiments:
-            self._experiments[key] = loading.made(override(self.tree, sets), self.path, self.run)
+            self._experiments[key] = loading.build_experiment(override(self.tree, sets), self.path, self.run)
         return self._experiments[key]
 
     def measure_steps(self, experiment: Experiment) -> list[list[Step]]:
-        """List for each system the steps that measure it, one for each seed; UserError if there is no such system."""
+        """List for each system the steps that measure it, one for each seed. UserError if there is no such system."""
         rows = experiment.outcome.rows
         steps = [[row.metrics for row in rows if row.name == system] for system in self.tuning.systems]
         for system, seeds in zip(self.tuning.systems, steps, strict=True):
@@ -102,7 +103,7 @@ class TunedExperiment:
         return hashlib.sha256(json.dumps([section, results], sort_keys=True).encode()).hexdigest()[:12]
 
     def optuna(self) -> Any:
-        """Import `optuna` if the tuning uses it, else return None; UserError if it is not installed."""
+        """Import `optuna` if the tuning uses it, otherwise return None. UserError if it is not installed."""
         if self.tuning.search != "optuna":
             return None
         try:
@@ -116,12 +117,12 @@ class TunedExperiment:
 
 
 def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedExperiment:
-    """Read the experiment and its section `tune`; UserError if the section is missing.
+    """Read the experiment and its section `tune`. UserError if the section is missing.
 
-    If the tuning is `to_run`, check the section too; UserError if it cannot work.
+    If the tuning is `to_run`, check the section too. UserError if it cannot work.
     """
     path = arguments.config
-    tree = loading.tree_of(path, arguments.assignments)
+    tree = loading.read_tree(path, arguments.assignments)
     if "tune" not in tree:
         raise UserError(f"{path}: tune: missing; accepted: a section such as the one in configs/tune/demo.yaml")
     if not isinstance(tree["tune"], dict):
@@ -144,9 +145,9 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
 
 
 def is_another(identity: str, arguments: argparse.Namespace) -> bool:
-    """Tell whether the experiment's config describes another tuning than the identity.
+    """Check whether the experiment's config describes another tuning than the identity.
 
-    False if the config describes no tuning, as in a run's folder, or has a mistake.
+    Return False if the config describes no tuning, as in a run's folder, or has a mistake.
     """
     with suppress(UserError):
         return read_tuning(arguments, to_run=False).identity != identity
@@ -183,7 +184,7 @@ def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
     rows = [row for row in experiment.outcome.rows if row.name in tuning.systems]
     if tuning.split == "train" and any(row.learns_from("train") for row in rows):
         raise UserError(
-            f"{path}: tune.split: 'train' is what is learnt from; accepted: another, such as dev, or one that "
+            f"{path}: tune.split: systems learn from 'train'; accepted: another split, such as dev, or one that "
             "`data.hold_out` makes"
         )
 

@@ -1,24 +1,47 @@
 """Report trials: lines for the log, a table in plain text, the best trial's config, and a page."""
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from sparring.components.charts.scatter_plot import Dot, Scatter, svg
+from sparring.components.evaluation.measures import within
+from sparring.components.evaluation.result_table import WIDTH, unsigned
 from sparring.components.files import replacing
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows.report import page as pages
+from sparring.workflows.report.verdict import in_prose
 from sparring.workflows.tuning.trials import Trial, TrialTable
 
 PAGE = "tune.html"
-LUCK = "The best of many trials is partly the luckiest: on queries that no trial was chosen by, expect a little less."
+LUCK = "The best of many trials is partly lucky. On queries that chose no trial, expect a little less."
+NORMAL = 1.96
+"""A 95 % interval ends so many standard errors from the mean."""
 
 
-def luck(table: TrialTable) -> list[str]:
-    """Say what the best of many trials is worth, and how large differences by chance are."""
-    if table.error is None:
-        return [LUCK]
-    return [LUCK, f"The standard error of its {table.measure} over the queries is {table.error:.3f}."]
+def verdict(table: TrialTable) -> list[str]:
+    """Say which trial is best, how good it is with its 95 % interval over the queries, and against what."""
+    best = table.best
+    if best is None:
+        return []
+    value, interval = best.measures[-1], ""
+    if table.error is not None:
+        low, high = within(table.measure, value - NORMAL * table.error, value + NORMAL * table.error)
+        interval = f" [{unsigned(low)}, {unsigned(high)}]"
+    of_best = (
+        f"{table.measure} {unsigned(value)}{interval} for {in_prose(table.systems[-1])} on the {table.split} queries"
+    )
+    baseline = baseline_trial(table)
+    if not best.point:
+        return [f"No trial was better than the config as it is: {of_best}.", LUCK]
+    compared = "" if baseline is None else f", against {unsigned(baseline.measures[-1])} with the config as it is"
+    return [f"Trial {best.number} is the best of {len(table.trials)}: {of_best}{compared}.", LUCK]
+
+
+def baseline_trial(table: TrialTable) -> Trial | None:
+    """Return the finished trial of the config as it is, if there is one."""
+    return next((trial for trial in table.trials if not trial.point and trial.state == "done"), None)
 
 
 def format_value(value: Any) -> str:
@@ -74,9 +97,8 @@ def format_table(table: TrialTable) -> str:
         lines.append("  ".join(["", *cells, row[-1]]).rstrip())
     reasons = [f"  trial {trial.number} failed: {trial.reason}" for trial in table.trials if trial.state == "failed"]
     heading = f"{table.measure}, {table.split} split; {table.counts}"
-    if best is not None:
-        reasons += [f"  {sentence}" for sentence in luck(table)]
-    return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
+    closing = ["", textwrap.fill(" ".join(verdict(table)), WIDTH)] if best is not None else []
+    return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons, *closing])
 
 
 def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str, then: str) -> Path:
@@ -120,19 +142,18 @@ def write_page(
         for name in table.names
         if (chart := scatter(table, name, log=name in log_keys)) is not None
     ]
-    baseline = next((trial for trial in table.trials if not trial.point and trial.state == "done"), None)
     page = {
         "title": title,
         "table": table,
         "best": table.best,
         "results": results_split,
-        "baseline": baseline,
+        "baseline": baseline_trial(table),
         "stopped": any(trial.state == "stopped" for trial in table.trials),
         "charts": charts,
         "source": source,
         "columns": column_names(table.names),
         "format_value": format_value,
-        "luck": luck(table),
+        "sentences": verdict(table),
         "then": then,
         "config": config,
         "seconds": sum(trial.seconds for trial in table.trials),

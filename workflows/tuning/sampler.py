@@ -12,10 +12,10 @@ from sparring.workflows.tuning.trials import Trial, TrialTable
 
 
 def draw(optuna: Any, table: TrialTable, space: Space, seed: int) -> Point:
-    """Draw a point that no trial of the table has, unless the space has no other.
+    """Sample a point that no trial of the table has, unless the space has no other.
 
     The point depends on the seed and the table alone, because the Optuna study is built from the table. So a resumed
-    tuning draws what it would have drawn without the interruption.
+    tuning samples what it would have sampled without the interruption.
     """
     optimizer = optuna.create_study(
         direction="maximize" if table.goal == "max" else "minimize",

@@ -18,8 +18,8 @@ Point = dict[str, Any]
 """A value for each name of the space."""
 
 DIGITS = 3
-"""Significant digits of a number that is drawn. More digits would not change a training, and are hard to read. Narrow
-ranges have more digits, because otherwise they would have no points."""
+"""Number of significant digits of a sampled number. More digits would not change a training, and are hard to read.
+Narrow ranges have more digits, because otherwise they would have no points."""
 MAX_REPEATS = 100
 """Number of successive draws that must repeat earlier points before the space counts as exhausted."""
 
@@ -58,7 +58,7 @@ class Range(Config):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """Lowest and highest number; None for a list of values."""
+        """Lowest and highest number. None for a list of values."""
         return self.uniform or self.loguniform or self.integers
 
     @property
@@ -68,7 +68,7 @@ class Range(Config):
 
     @property
     def inside(self) -> float | None:
-        """A number between the bounds of a continuous range; None for other ranges."""
+        """A number between the bounds of a continuous range. None for other ranges."""
         if self.bounds is None or self.integers is not None:
             return None
         low, high = self.bounds
@@ -95,7 +95,7 @@ class Range(Config):
         return min(max(float(f"{value:.{digits}g}"), low), high)
 
     def has(self, value: Any) -> bool:
-        """Tell whether a value is in the range."""
+        """Check whether a value is in the range."""
         if self.bounds is None:
             return value in (self.choice or self.grid or [])
         is_number = isinstance(value, int) if self.integers is not None else isinstance(value, (int, float))

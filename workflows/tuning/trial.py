@@ -16,7 +16,7 @@ from sparring.components.evaluation.selection import standard_error
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.worker_group import shut_down
 from sparring.workflows.running.executor import execute
-from sparring.workflows.running.refusals import asked_by_all
+from sparring.workflows.running.refusals import select_shared_checks
 from sparring.workflows.running.runner import run_steps
 from sparring.workflows.running.tracking import Tracker
 from sparring.workflows.store import object_store
@@ -42,7 +42,7 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, machine: Machine, tra
     if waiting:
         count = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
         print(f"first what all trials have in common: {count}", file=sys.stderr, flush=True)
-        later = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
+        later = [node for node in select_shared_checks(*graphs) if node.fingerprint not in shared]
         run_steps(waiting, store, machine, tracker, later=later)
     shut_down()  # this driver's training workers, whose processors the trials need
 
@@ -95,10 +95,8 @@ def measures(tuned: TunedExperiment, trial: Trial, store: Store) -> list[float]:
 
 
 def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
-    """Compute the standard error over the queries of a trial's last measure.
-
-    None if the store does not keep the values of each query.
-    """
+    """Compute the standard error over the queries of a trial's last measure. Return None if the store does not keep the
+    values of each query."""
     steps = tuned.measure_steps(tuned.experiment(trial.point))[-1]
     store.fetch(steps, PER_QUERY_FILE)
     files = [store.path(node) / PER_QUERY_FILE for node in steps]

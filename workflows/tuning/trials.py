@@ -18,11 +18,11 @@ STATES: list[State] = ["done", "stopped", "failed", "running", "waiting"]
 
 @dataclass
 class Trial:
-    """The experiment with changed values."""
+    """A run of the experiment with changed values."""
 
     number: int
     point: Point
-    """Values that it sets, by name; empty for the baseline, which is the unchanged config."""
+    """Values that it sets, by name. The baseline is the unchanged config and sets none."""
     values: dict[str, Any]
     """Values to show, by name. For the baseline, the values in the config."""
     state: State = "waiting"
@@ -39,7 +39,7 @@ class Trial:
 
     @property
     def finished(self) -> bool:
-        """Whether the trial needs no more work. A failed trial runs again when the command is repeated."""
+        """The trial needs no more work. A failed trial runs again when the command is repeated."""
         return self.state in ("stopped", "done")
 
 
@@ -58,13 +58,13 @@ class TrialTable:
     """Digest of the tuning without the number of trials. Trials with another identity belong to another tuning."""
     trials: list[Trial] = field(default_factory=list)
     error: float | None = None
-    """Standard error of the best trial's last measure over the queries; None until it is computed."""
+    """Standard error of the best trial's last measure over the queries. If None, it is not computed yet."""
     earlier: list[str] = field(default_factory=list)
     """Names of the artifacts of former trials of this folder, for `clean --whole`."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the table in a run's folder; None if there is none."""
+        """Read the table in a run's folder. Return None if there is none."""
         try:
             fields = json.loads((folder / TRIALS).read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -82,7 +82,7 @@ class TrialTable:
             ) from None
 
     def resume(self) -> None:
-        """Take the trials of an earlier run of the same tuning; unfinished trials wait again."""
+        """Take over the trials of an earlier run of the same tuning. Unfinished trials wait again."""
         earlier = TrialTable.read(self.folder)
         if earlier is None:
             return
@@ -111,7 +111,7 @@ class TrialTable:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Content of `trials.json`."""
+        """Contents of `trials.json`."""
         return {key: value for key, value in asdict(self).items() if key != "folder"}
 
     @property
@@ -121,7 +121,7 @@ class TrialTable:
 
     @property
     def under_way(self) -> bool:
-        """Whether trials wait or run."""
+        """Some trials wait or run."""
         return any(trial.state in ("waiting", "running") for trial in self.trials)
 
     @property
@@ -132,7 +132,8 @@ class TrialTable:
 
     @property
     def best_first(self) -> list[Trial]:
-        """Trials that reached more systems first, and then the better ones first."""
+        """Trials sorted by the number of systems they reached, most first, and then by their last measure, best
+        first."""
 
         def order(trial: Trial) -> tuple[int, float]:
             return -len(trial.measures), self._cost(trial.measures[-1]) if trial.measures else math.inf
@@ -150,7 +151,7 @@ class TrialTable:
 
     @property
     def counts(self) -> str:
-        """`12 trials: 5 done, 6 stopped, 1 failed`."""
+        """Numbers of trials by state: `12 trials: 5 done, 6 stopped, 1 failed`."""
         states = [trial.state for trial in self.trials]
         parts = [f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states, key=STATES.index))]
         return f"{len(states)} trial{'s' if len(states) != 1 else ''}: {', '.join(parts)}"

@@ -148,7 +148,7 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callabl
     table.save()
     config = tuned.experiment(best.point).tree
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
-    whole = loading.found_from(config, tuned.path, table.best_config.parent)
+    whole = loading.keep_experiments(config, tuned.path, table.best_config.parent)
     command = then(table.best_config)
     path = report.write_best(table, whole, tuned.path, results_split=results_split, then=command)
     page = report.write_page(

@@ -1,4 +1,4 @@
-"""Whether an objective can learn with a config's losses from the groups that a training has."""
+"""Checks that an objective, a config's losses and the training groups fit together."""
 
 from sparring.components.config import listing
 from sparring.components.needs import CANDIDATES
@@ -6,7 +6,7 @@ from sparring.components.training.config import TrainConfig
 from sparring.components.training.terms import LossTerm, declared, losses_for
 
 GROUP, PASSES = "group", "passes"
-"""The views that may have a teacher: each query's own candidates, and two passes of a ranker over them."""
+"""Views that may have a teacher: each query's own candidates, and two passes of a ranker over them."""
 
 
 def check_training(
@@ -20,9 +20,9 @@ def check_training(
 ) -> None:
     """Check a training against the declarations of its objective and losses, and against its groups.
 
-    `taught` says whether the training groups have a teacher's scores, `dev_taught` whether the validation groups do.
-    `dimensions` is the length of a vector, if known. Raise ValueError for an undeclared view or validation measure, for
-    scores that a loss needs and its view lacks, and for too many dimensions.
+    `taught` and `dev_taught` are True if the training and the validation groups have a teacher's scores. `dimensions`
+    is the length of a vector. If None, it is unknown and not checked. Raise ValueError for an undeclared view or
+    validation measure, for scores that a loss needs and its view lacks, and for too many dimensions.
     """
     views, look = declared(objective, "views"), config.validate_on_dev
     prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "scores_of") or {}
@@ -30,36 +30,39 @@ def check_training(
     for term in config.losses:
         if views is not None and term.over not in views:
             raise ValueError(
-                f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
+                f"{label}: losses: over: got {term.over!r}, but the objective {objective} accepts {listing(views)}."
             )
         kind = kinds.get(term.over, None if is_custom else CANDIDATES)
         if kind is not None and term.needs.of != kind:
             raise ValueError(
-                f"{label}: losses: {term.function} reads scores of {term.needs.of}, and `over: {term.over}` of the "
+                f"{label}: losses: {term.function} reads scores of {term.needs.of}, but `over: {term.over}` of the "
                 f"objective {objective} has scores of {kind}. Use a loss for these, such as {losses_for(kind)[0]}."
             )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(
-                f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
-                f"to cut; accepted: null, or `over:` {listing(prefixes)}"
+                f"{label}: losses: dimensions: `over: {term.over}` of the objective {objective} has no vectors to cut. "
+                + (f"Remove `dimensions`, or use `over: {listing(prefixes)}`." if prefixes else "Remove `dimensions`.")
             )
         longest = max(term.dimensions or [0])
         if dimensions is not None and longest > dimensions:
             raise ValueError(
-                f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
-                "accepted: at most these"
+                f"{label}: losses: dimensions: got {longest}, but the retriever's vectors have {dimensions} "
+                f"dimensions. Use at most {dimensions}."
             )
         if not is_custom:
             _check_scores(term, objective, label, taught=taught)
     measures = [*(declared(objective, "measures") or ()), "loss"]
     if look is not None and look.measure not in measures:
-        raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")
+        raise ValueError(
+            f"{label}: validate_on_dev: measure: got {look.measure!r}, which the objective {objective} does not have. "
+            f"Use one of these: {listing(measures)}."
+        )
     if look is not None and look.measure == "loss" and not dev_taught:
         name = next((loss.function for loss in config.losses if loss.over != PASSES and loss.needs.teacher), None)
         if name is not None:
             measures.remove("loss")
             raise ValueError(
-                f"{label}: validate_on_dev: measure: loss: {name} reads a teacher's scores, and the groups of "
+                f"{label}: validate_on_dev: measure: got loss, but {name} reads a teacher's scores, and the groups of "
                 f"{look.split} have none. Use one of these measures: {listing(measures)}."
             )
 

@@ -1,5 +1,7 @@
-"""Difference prediction: a discriminator that sees the vector of a text tells where an edited copy differs from it
-(DiffCSE; Chuang et al., 2022, section 2.3)."""
+"""Difference prediction (DiffCSE; Chuang et al., 2022, section 2.3).
+
+A discriminator sees the vector of a text and an edited copy, and tells where the copy differs from the text.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from sparring.components.training.objective import Objective
 
 
 class DifferencePrediction(nn.Module):
-    """Log-probabilities of what an edited text was before, given the vector of a text.
+    """Log-probabilities of the changes in an edited text, or of its original tokens, given a text's vector.
 
-    The discriminator begins as the encoder, and its head anew, or for tasks over the vocabulary as that of the artifact
-    `language_model`. The generator is frozen, and kept with the frozen models of `owner`.
+    The discriminator starts as a copy of the encoder. Its head is new. For tasks over the vocabulary the head can come
+    from the artifact `language_model`. The generator is one of the frozen models of `owner`.
     """
 
     def __init__(
@@ -41,7 +43,10 @@ class DifferencePrediction(nn.Module):
     ) -> None:
         super().__init__()
         if not template.before:
-            raise UserError("model: its tokenizer puts no token before a text for the vector to take the place of")
+            raise UserError(
+                "model: the discriminator reads the vector in place of the text's first special token, and this "
+                "tokenizer adds none. Use a model whose tokenizer puts a token such as [CLS] before a text."
+            )
         self.config = config
         self.editing = Editing(
             owner, config, template, tokens=tokens, vocabulary=encoder.config.vocab_size, generator=generator
@@ -55,11 +60,11 @@ class DifferencePrediction(nn.Module):
         self._products = MatrixProducts(self.discriminator.decoder.layers)
 
     def collate(self, texts: Batch, draws: Draws, vector: Tensor) -> Edits:
-        """Texts with what is to be edited in them. `vector` (N,) says which vector each is read behind."""
+        """Choose the edits of texts. `vector` (N,) is the position of the vector that each text is read with."""
         edits = self.editing.collate(texts, draws)._replace(vector=vector)
         if self.config.places == "text":
             return edits
-        # Batches are as wide as suits a processor; the released mean is over places up to the longest text.
+        # Batches are padded to a width that suits the processor. The released mean is over the longest text only.
         within = torch.arange(edits.mask.shape[1]) < edits.attention.sum(-1).max()
         return edits._replace(mask=within.long().repeat(len(edits.mask), 1))
 
@@ -68,13 +73,13 @@ class DifferencePrediction(nn.Module):
         return self._products.training_operations(edits.attention.sum(-1).numpy())
 
     def predicted(self, edits: Edits) -> Tensor:
-        """Return (N, L) True at predicted tokens."""
+        """Return the mask of predicted tokens: (N, L)."""
         if self.config.task == "masked":
             return edits.masked
         return edits.mask.bool() if self.config.places == "all" else edits.text
 
     def likelihoods(self, owner: Objective, edits: Edits, vectors: Tensor) -> Tensor:
-        """Compute (N, L) log-probabilities, given vectors (V, h) of the texts. Tokens that are not predicted have 0."""
+        """Compute log-probabilities (N, L) from vectors (V, h) of the texts. Tokens that are not predicted get 0."""
         width = edits.ids.shape[1]
 
         def found(part: Edits) -> Tensor:
@@ -86,5 +91,5 @@ class DifferencePrediction(nn.Module):
         return owner.in_chunks(found, self.editing.edit(owner, edits))
 
     def scores(self, likelihoods: Tensor, edits: Edits) -> Scores:
-        """Make scores of log-probabilities (N, L)."""
+        """Make `Scores` from log-probabilities (N, L)."""
         return token_scores(likelihoods, self.predicted(edits), self.config.average)

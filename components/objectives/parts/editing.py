@@ -1,5 +1,7 @@
-"""Edited copies of texts: tokens that a generator replaces or inserts, and tokens that are taken out (DiffCSE; Chuang
-et al., 2022, sections 2.3 and 2.5.4)."""
+"""Edited copies of texts for DiffCSE (Chuang et al., 2022, sections 2.3 and 2.5.4).
+
+A generator replaces or inserts tokens, and tokens are deleted.
+"""
 
 from __future__ import annotations
 
@@ -20,47 +22,47 @@ from sparring.components.objectives.parts.replacing import GENERATOR, Masking, l
 from sparring.components.training.objective import Objective
 
 Draws = Callable[[str, int], np.ndarray]
-"""From a purpose and a width, (N, width) random numbers from 0 to 1 for the places of each text."""
+"""Function from a purpose and a width to random numbers from 0 to 1 for the places of each text: (N, width)."""
 
 
 class Edits(NamedTuple):
-    """Edited copies of N texts. Everything is at the places of the copies, of which the longest has L tokens."""
+    """Edited copies of N texts. All positions are those of the copies, of which the longest has L tokens."""
 
     ids: Tensor
-    """(N, L) the token that each was before; the mask token where one is inserted."""
+    """Original token at each place: (N, L). The mask token where a token is inserted."""
     mask: Tensor
-    """(N, L) 1 where something is read or predicted."""
+    """1 at places that are read or predicted: (N, L)."""
     attention: Tensor
-    """(N, L) 1 for a token, 0 for padding."""
+    """1 for a token, 0 for padding: (N, L)."""
     text: Tensor
-    """(N, L) False for special tokens and padding."""
+    """True at tokens of the text, False at special tokens and padding: (N, L)."""
     masked: Tensor
-    """(N, L) tokens that are masked to be replaced."""
+    """True at tokens that are masked to be replaced: (N, L)."""
     marked: Tensor
-    """(N, L) inserted tokens, and those before which one was taken out."""
+    """True at inserted tokens, and at tokens that follow a deleted token: (N, L)."""
     replaceable: Tensor
-    """(N, L) places where the generator chooses a token."""
+    """True at places where the generator chooses a token: (N, L)."""
     read: Tensor
-    """(N, L) what the generator reads."""
+    """Tokens that the generator reads: (N, L)."""
     draws: Tensor
-    """(N, L) a random number for what the generator puts at each place."""
+    """A random number for the generator's choice at each place: (N, L)."""
     edited: Tensor | None = None
-    """(N, L) the copies; None until the generator has been asked."""
+    """The edited copies: (N, L). If None, the generator has not chosen its tokens yet."""
     vector: Tensor | None = None
-    """(N,) which vector a discriminator reads each behind."""
+    """Position of the vector that a discriminator reads with each copy: (N,)."""
 
     @property
     def changed(self) -> Tensor:
-        """(N, L) whether a token is another than before, inserted, or follows one that was taken out."""
+        """True at tokens that were replaced by another, were inserted, or follow a deleted token: (N, L)."""
         assert self.edited is not None
         return self.marked | (self.edited != self.ids)
 
 
 class Editing:
-    """Makes edited copies of texts of at most `tokens` tokens. Special tokens and padding stay as they are, but for
-    `replaced_by: argmax`; a copy has at most `tokens` tokens too.
+    """A maker of edited copies. Texts and copies have at most `tokens` tokens.
 
-    The generator is frozen, and kept with the frozen models of `owner`.
+    Special tokens and padding are not edited, except with `replaced_by: argmax`. The generator is one of the frozen
+    models of `owner`.
     """
 
     def __init__(
@@ -75,10 +77,13 @@ class Editing:
     ) -> None:
         if generator is None and config.generates:
             raise UserError(
-                "generator: null: these edits need one; accepted: a masked language model", code="missing-model"
+                "generator: got null, but these edits need a generator. Set it to a masked language model.",
+                code="missing-model",
             )
         if generator is not None and not config.generates:
-            raise UserError("generator: `task: masked` and `edits: [delete]` have none; accepted: null")
+            raise UserError(
+                "generator: `task: masked` and `edits: [delete]` do not use a generator. Set `generator: null`."
+            )
         self.config, self.template = config, template
         self._tokens, self._vocabulary = tokens, vocabulary
         self._masking = Masking(config, owner.inputs.model, template)
@@ -86,13 +91,13 @@ class Editing:
             owner.add_frozen(GENERATOR, load_generator(generator, owner.inputs.model, tokens))
 
     def collate(self, texts: Batch, draws: Draws) -> Edits:
-        """Draw the edits of texts, and apply all but the generator's."""
+        """Draw the edits of texts. Apply all edits except the generator's replacements."""
         start, end = len(self.template.before), len(self.template.after)
         text = self.template.text_positions(texts)
         kinds = self._kinds(draws)
         deletions, insertions = self._counts(text.sum(-1), kinds)
         deleted = lowest(draws("delete", text.shape[1]), text, deletions)
-        # A text that gets too long loses tokens at its end.
+        # A text that becomes too long loses tokens at its end.
         allowed = self._tokens - end - insertions.unsqueeze(1)
         kept = texts.mask.bool() & ~deleted & ~(text & (torch.arange(text.shape[1]) >= allowed))
 
@@ -145,27 +150,27 @@ class Editing:
             return edits._replace(edited=owner.in_chunks(edited, edits))
 
     def _kinds(self, draws: Draws) -> dict[Edit, Tensor]:
-        """Choose the edited texts of each kind of edit: (N,)."""
+        """Choose a kind of edit for each text. Return the mask (N,) of the texts of each kind."""
         kinds = self.config.edits
         drawn = torch.from_numpy(draws("kind", 1)[:, 0] * len(kinds)).long()
         return {kind: drawn == number for number, kind in enumerate(kinds)}
 
     def _counts(self, lengths: Tensor, kinds: dict[Edit, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return (N,) numbers of deleted and of inserted tokens, for texts with `lengths` (N,)."""
+        """Return the numbers of deleted and of inserted tokens (N,) for texts with `lengths` (N,)."""
         none = torch.zeros_like(lengths, dtype=torch.bool)
         rates: dict[Edit, float] = {"delete": self.config.deletion_rate, "insert": self.config.insertion_rate}
         out, put = ((lengths.double() * rate).round().long() * kinds.get(kind, none) for kind, rate in rates.items())
         return out.minimum((lengths - 1).clamp_min(0)), put
 
     def _masked(self, texts: Batch, draws: Draws) -> Tensor:
-        """Return (N, L) True at masked tokens."""
+        """Return the mask of masked tokens: (N, L)."""
         width, rate = texts.ids.shape[1], self.config.rate
         drawn = draws("mask", width), draws("further mask", width)
         return self._masking.masks(texts, drawn, (rate, rate), rate_of=self.config.rate_of)[0]
 
 
 def lowest(draws: np.ndarray, where: Tensor, counts: Tensor) -> Tensor:
-    """Choose (N, L) the places of `where` (N, L) with the `counts` (N,) lowest numbers of `draws` (N, L).
+    """Choose, in each row of `where` (N, L), the `counts` (N,) places with the lowest `draws` (N, L).
 
     >>> lowest(np.array([[0.1, 0.7, 0.5]]), torch.tensor([[False, True, True]]), torch.tensor([1])).long()
     tensor([[0, 0, 1]])

@@ -1,5 +1,7 @@
-"""Pairs of sentences that people have rated: what checkpoints of an encoder of sentences are chosen by, as SimCSE and
-DiffCSE choose theirs by STS-B's development split (Chuang et al., 2022, Appendix A.1)."""
+"""Validation of sentence encoders on pairs of sentences that people have rated.
+
+SimCSE and DiffCSE choose their checkpoints on STS-B's development split (Chuang et al., 2022, Appendix A.1).
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,19 @@ from sparring.components.training.terms import TermSum
 
 
 class RatedBatch(NamedTuple):
-    """Some pairs."""
+    """Some pairs and their ratings."""
 
     texts: Batch
-    """2N texts: N first sentences, and then the second ones."""
+    """2N texts: N first sentences, followed by N second sentences."""
     ratings: Tensor
-    """(N,) people's."""
+    """Ratings by people: (N,)."""
 
 
 class RatedPairs(Objective):
-    """Spearman's correlation of a model's cosines with the ratings of pairs. There is nothing to learn.
+    """Spearman's correlation of a model's cosines with the ratings of pairs. It has no losses.
 
-    `data` is the pairs' collection, and `tokens` its token store. The vectors are those of an export: without a
-    projector or dropout, and cut where the model's are.
+    `data` is the collection of pairs, and `tokens` its token store. Vectors are those of an export: without projector
+    and dropout, and truncated as the model's config says.
     """
 
     measures = ("Spearman",)
@@ -47,9 +49,9 @@ class RatedPairs(Objective):
         self.open(data / "examples.parquet")
 
     def open(self, table: Path) -> None:
-        """Open an examples table. UserError if its sentences are not rated pairs of one split."""
+        """Open an examples table. Raise UserError if it is not rated pairs of a single split."""
         if len(splits := splits_of(table.parent)) > 1:
-            raise UserError(f"rated: pairs of the splits {listing(splits)}; accepted: one, in `rated.splits`")
+            raise UserError(f"rated: the pairs have the splits {listing(splits)}. Choose one in `rated.splits`.")
         examples = rated_pairs(table.parent, splits[0])
         ids = ids_of(table.parent / "documents.parquet", "doc_id")
         self._pairs = np.stack([rows_of(examples[side], ids, source="examples") for side in ("first", "second")])
@@ -72,11 +74,11 @@ class RatedPairs(Objective):
         return self.in_chunks(lambda part: self.model.pooled(part, "document"), batch.texts)[:, :cut]
 
     def terms(self, representations: Tensor, batch: RatedBatch) -> dict[str, TermSum]:
-        """Nothing is learnt from ratings."""
+        """Return no losses: ratings are for validation only."""
         return {}
 
     def judge(self, representations: Tensor, batch: RatedBatch) -> dict[str, Tensor]:
-        """Return (N,) cosines and ratings."""
+        """Compute the cosine of each pair (N,), and return it with the rating."""
         first, second = representations.double().chunk(2)
         return {"cosine": functional.cosine_similarity(first, second), "rating": batch.ratings}
 

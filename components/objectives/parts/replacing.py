@@ -1,4 +1,4 @@
-"""Base of objectives that mask or replace tokens: masks, the generator, and losses over tokens."""
+"""Parts of objectives that mask or replace tokens: masks, the generator, and scores over tokens."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ GENERATOR = "generator"
 
 
 class Masking:
-    """Choice of masked tokens, and their replacement."""
+    """A chooser of masked tokens and their replacements."""
 
     def __init__(self, config: MaskConfig, model: Path, template: Template) -> None:
         self.config, self.template = config, template
         self.starts = word_starts(model) if config.unit == "words" else None
         if template.mask is None:
-            raise UserError(f"{model}: its tokenizer has no mask token; accepted: models that predict masked ones")
+            raise UserError(
+                f"{model}: the tokenizer has no mask token. Use a model that was trained to predict masked tokens."
+            )
 
     def masks(
         self,
@@ -41,10 +43,11 @@ class Masking:
         *,
         rate_of: Literal["text", "all"] = "all",
     ) -> tuple[Tensor, Tensor]:
-        """Draw two masks (N, L) over texts. The second contains the first. Special tokens and padding are never masked.
+        """Draw two masks (N, L) over texts. The second contains the first.
 
-        `draws` are two (N, L) random numbers from 0 to 1. `rates` are shares of a text's tokens. With `rate_of="all"`,
-        special tokens are counted too, as in SimLM's public code.
+        Special tokens and padding are never masked. `draws` are two arrays of random numbers from 0 to 1, each (N, L).
+        `rates` are shares of a text's tokens. With `rate_of="all"`, special tokens are included in this count, as in
+        SimLM's public code.
         """
         ids = texts.ids.numpy()
         starts = np.ones_like(ids, bool) if self.starts is None else self.starts[ids]
@@ -54,7 +57,7 @@ class Masking:
         return torch.from_numpy(first), torch.from_numpy(second)
 
     def masked(self, ids: Tensor, masked: Tensor, draws: Tensor, vocabulary: int) -> Tensor:
-        """Replace masked tokens in (N, L) ids. `draws` has a random number for each place."""
+        """Replace masked tokens in ids (N, L), as the config's `masked_as` says. `draws` (N, L) are from 0 to 1."""
         if self.config.masked_as == "mask":
             return self.with_mask_tokens(ids, masked)
         assert self.template.mask is not None
@@ -63,22 +66,27 @@ class Masking:
         return become.where(masked, ids)
 
     def with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
-        """Replace tokens by the mask token where `masked`: (N, L)."""
+        """Replace tokens by the mask token where `masked` (N, L) is True."""
         assert self.template.mask is not None
         return ids.masked_fill(masked, self.template.mask)
 
 
 def token_scores(likelihoods: Tensor, where: Tensor, average: Literal["texts", "tokens"]) -> Scores:
-    """Make scores of log-probabilities (N, L) at the places `where`, with a text as a row and a token as a candidate.
-    If the average is over tokens, each token is a row."""
+    """Make `Scores` from log-probabilities (N, L) at the places `where`.
+
+    A text is a row, and a token is a candidate. If the average is over tokens, each token is a row.
+    """
     if average == "tokens":
         likelihoods, where = likelihoods[where].unsqueeze(1), where[where].unsqueeze(1)
     return Scores(student=likelihoods, target=where.to(likelihoods.dtype), where=where)
 
 
 def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:
-    """Load the generator that replaces tokens of texts of at most `tokens` tokens. Raise UserError if its vocabulary
-    differs from that of the retriever in the folder `model`, or if it reads fewer tokens."""
+    """Load the generator that replaces tokens.
+
+    Raise UserError if its vocabulary differs from that of the retriever in the folder `model`, or if it reads fewer
+    than `tokens` tokens.
+    """
     generator = _of_the_same_tokens("generator", artifact, model)
     reads = generator.config.model_copy(update={"document_tokens": tokens})
     layers.check_length(generator, reads, "document_tokens")
@@ -86,26 +94,28 @@ def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageMo
 
 
 def language_model_head(encoder: Any, artifact: Path | None, model: Path) -> LanguageModelHead:
-    """Return a new head for an encoder, or that of another masked language model. Raise UserError if that model's
-    vocabulary differs from that of the retriever in the folder `model`."""
+    """Return a head for an encoder. If `artifact` is None, it is new; else it comes from that masked language model.
+
+    Raise UserError if the masked language model's vocabulary differs from that of the retriever in the folder `model`.
+    """
     if artifact is None:
         return LanguageModelHead.new(encoder)
     return _of_the_same_tokens("head", artifact, model).head.on(encoder)
 
 
 def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguageModel:
-    """Load a masked language model for a config's `key`. Raise UserError if the retriever has other tokens."""
+    """Load a masked language model for a config's `key`. Raise UserError if its vocabulary is not the retriever's."""
     language_model = MaskedLanguageModel.load(artifact / "model")
     if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
         raise UserError(
-            f"{key}: {language_model.config.model}: its vocabulary is another than the retriever's; accepted: one "
-            "with the same tokens",
+            f"{key}: the vocabulary of {language_model.config.model} differs from the retriever's. Use a masked "
+            "language model with the retriever's tokenizer.",
             code="other-vocabulary",
         )
     return language_model
 
 
 def placed(values: Tensor, where: Tensor, width: int) -> Tensor:
-    """Spread the values (M,) over the M places of `where` (N, L): (N, width), 0 elsewhere."""
+    """Put values (M,) at the M places of `where` (N, L). Return (N, width), with 0 elsewhere."""
     full = values.new_zeros(len(where), width)
     return full.masked_scatter(functional.pad(where, (0, width - where.shape[1])), values)

@@ -1,4 +1,4 @@
-"""Batches of a retriever, and their scores: within each group, and over the batch of all workers."""
+"""A retriever's batches, and their scores within each group or over the batches of all workers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sparring.components.training.terms import Duplicates
 
 
 class RetrieverBatch(NamedTuple):
-    """Some groups: each query once, each distinct document once."""
+    """Some groups, as their queries and their distinct documents."""
 
     queries: Batch
     documents: Batch
     query_keys: Tensor
-    """(Q,) which text each query is: queries with the same text share a key."""
+    """Key of each query's text: (Q,). Queries with equal text share a key."""
     document_keys: Tensor
-    """(U,) which text each document is, likewise."""
+    """Key of each document's text: (U,)."""
     columns: Tensor
-    """(Q, C) where each candidate stands among the documents."""
+    """Position of each candidate among the documents: (Q, C)."""
     target: Tensor
-    """(Q, C)."""
+    """Target of each candidate: (Q, C)."""
     where: Tensor
-    """(Q, C) False for padding and for a text that the group has already."""
+    """Mask of the candidates that count: (Q, C). False for padding and for repeated texts of a group."""
     relevant_keys: Tensor
-    """(Q, P) keys of every relevant document of the query's text, padded with -1."""
+    """Keys of all documents that are relevant to the query's text: (Q, P), padded with -1."""
     teacher: Tensor | None
 
 
@@ -40,7 +40,7 @@ PRODUCTS = Similarity()
 
 
 def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, by: Similarity = PRODUCTS) -> Scores:
-    """Score each query against its own candidates. Relevant documents that are no target do not count."""
+    """Score each query against its own candidates. Relevant documents that are not targets do not count."""
     student = by.score_lists(queries, documents[batch.columns])
     relevant = (_candidate_keys(batch).unsqueeze(-1) == batch.relevant_keys.unsqueeze(1)).any(-1)
     where = batch.where & ~(relevant & (batch.target <= 0))
@@ -54,12 +54,15 @@ def batch_scores(
     duplicates: Duplicates = "mask",
     by: Similarity = PRODUCTS,
 ) -> Scores:
-    """Score each query against every document of the batches of all workers: `(Q, all documents)`.
+    """Score each query against the documents in the batches of all workers: `(Q, all documents)`.
 
-    A text that several rows hold is one column. With duplicates, each row has its own column, which alone is its
-    target. A document that is relevant to a row's query, but not the row's target, does not count. The blocks follow
-    the same rule: a text is one column. It does not count if a row that holds it is the row itself, has the same text,
-    or is relevant to it.
+    With `duplicates="mask"`, a text counts as a single column, even if rows share it. With `duplicates="count"`, each
+    candidate of each row has its own column, and a row's targets are only in its own columns. A document that is
+    relevant to a row's query without being the row's target does not count.
+
+    In a block of documents, a text does not count for a row if it occurs in the row itself, in a row with the same
+    query or document, or in a row whose document is relevant to the row's query. Blocks of queries follow the same
+    rule.
     """
     whole = _whole(documents, batch)
     columns = (_of_texts if duplicates == "mask" else _of_candidates)(whole, batch)
@@ -77,8 +80,8 @@ def batch_scores(
             where = texts.real & ~(all_rows().itself | (relevant & ~same))
         return Block(by.score(row_vectors, column_vectors), where)
 
-    # In these three a column is another row, and two rows are alike if they share what makes one a positive of the
-    # other: between queries the query, else the query or the document.
+    # In the next three blocks a column is a row of some worker. Two rows are duplicates if they share the query, or,
+    # in the blocks with documents, if they share the query or the document.
 
     def query_query() -> Block:
         rows = all_rows()
@@ -115,7 +118,7 @@ def batch_scores(
 
 
 class _Texts:
-    """Texts of columns, by key. A text may have several columns. Padding has the key -1 and is no text."""
+    """Texts of columns, by key. Columns with equal text share a key. Padding has the key -1."""
 
     def __init__(self, keys: Tensor) -> None:
         self._order = torch.argsort(keys, stable=True)
@@ -124,29 +127,29 @@ class _Texts:
         self.keys = keys
         self.real = keys >= 0
         self.first = self._leader == torch.arange(len(keys), device=keys.device)
-        """(N,) whether a column is the first of its text."""
+        """True at the first column of each text: (N,)."""
 
     def spread(self, wanted: Tensor, values: Tensor) -> Tensor:
-        """Put values into every column that holds the wanted key: (R, N). Ignore keys that no column holds."""
+        """Put values into every column that holds the wanted key: (R, N). Keys without a column are ignored."""
         place = torch.searchsorted(self._sorted, wanted).clamp_max(len(self._sorted) - 1)
         present = (self._sorted[place] == wanted) & (wanted >= 0)
         spread = values.new_zeros((len(wanted), len(self._sorted)))
         return spread.scatter_add_(1, self._order[place], values * present)[:, self._leader]
 
     def hold(self, wanted: Tensor) -> Tensor:
-        """Check (R, N) whether a column's text is among the keys that a row wants."""
+        """Mark, for each row, the columns whose text is among the wanted keys: (R, N)."""
         return self.spread(wanted, torch.ones_like(wanted)) > 0
 
     def anywhere(self, where: Tensor) -> Tensor:
-        """Check (R, N) whether any column of the same text is True."""
+        """Mark all columns of a text if any of its columns is True: (R, N)."""
         return torch.zeros_like(where, dtype=torch.int32).index_add_(1, self._leader, where.int())[:, self._leader] > 0
 
 
 class _Whole(NamedTuple):
-    """The documents of all workers, one worker's after another's."""
+    """The documents of all workers, in the order of the workers."""
 
     vectors: Tensor
-    """(N, ...) representations."""
+    """Representations: (N, ...)."""
     keys: Tensor
     start: int
     """Position of this worker's first document."""
@@ -166,7 +169,7 @@ class _Columns(NamedTuple):
 
 
 def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
-    """Make a column for each text."""
+    """Use the first column of each text, and mask its repetitions."""
     texts = _Texts(whole.keys)
     target = texts.spread(_candidate_keys(batch), batch.target) * texts.first
     where = texts.real & texts.first & ~(texts.hold(batch.relevant_keys) & (target <= 0))
@@ -187,22 +190,22 @@ def _of_candidates(whole: _Whole, batch: RetrieverBatch) -> _Columns:
 
 
 class _Rows(NamedTuple):
-    """This worker's rows against the rows of all workers, one worker's after another's: `(Q, N)`."""
+    """Relations of this worker's Q rows to the N rows of all workers. The masks are `(Q, N)`."""
 
     queries: Tensor
-    """(N, d)."""
+    """Queries of all rows: (N, d)."""
     documents: Tensor
-    """(N, d) each row's own: the one that it targets most."""
+    """Document with the highest target of each row: (N, d)."""
     query_texts: _Texts
     document_texts: _Texts
     itself: Tensor
-    """The other is the row."""
+    """True if the column is the row itself."""
     same_query: Tensor
     same_document: Tensor
     wanted: Tensor
-    """The other's document is relevant to the row's query."""
+    """True if the column's document is relevant to the row's query."""
     wants_mine: Tensor
-    """The row's document is relevant to the other's query."""
+    """True if the row's document is relevant to the column's query."""
 
 
 def _rows(queries: Tensor, whole: _Whole, targeted: Tensor, batch: RetrieverBatch) -> _Rows:
@@ -229,21 +232,21 @@ def _rows(queries: Tensor, whole: _Whole, targeted: Tensor, batch: RetrieverBatc
 
 
 def _candidate_keys(batch: RetrieverBatch) -> Tensor:
-    """Return (Q, C) keys of each row's candidates, -1 if the candidate does not count."""
+    """Return the keys of each row's candidates: (Q, C). -1 if the candidate does not count."""
     return batch.document_keys[batch.columns].where(batch.where, -1)
 
 
 def _targeted(batch: RetrieverBatch) -> Tensor:
-    """Return (Q,) the position of each row's most targeted document among this worker's, -1 if it has no target."""
+    """Return the position of each row's document with the highest target: (Q,). -1 if the row has no target."""
     most_targeted = batch.target.masked_fill(~batch.where, 0.0).max(-1, keepdim=True)
     return batch.columns.gather(1, most_targeted.indices).where(most_targeted.values > 0, -1).squeeze(1)
 
 
 def _gather(numbers: Tensor, rows: int) -> Tensor:
-    """Gather keys or places of all workers. Missing values and the padding of workers with fewer rows are -1."""
+    """Gather keys or positions of all workers. Missing values and the padding of workers with fewer rows are -1."""
     return gather(numbers + 1, rows=rows) - 1
 
 
 def _at(keys: Tensor, places: Tensor) -> Tensor:
-    """Return (N,) keys at places. The key of place -1 is -1."""
+    """Return the keys at places: (N,). The key of place -1 is -1."""
     return keys[places.clamp_min(0)].where(places >= 0, -1)

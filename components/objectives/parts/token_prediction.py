@@ -1,4 +1,4 @@
-"""Base of objectives that predict tokens of documents: masks that differ by visit, and terms."""
+"""Base of objectives that predict tokens of documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparring.components.training.terms import LossTerm, TermSum
 
 
 class TokenPrediction(DocumentObjective):
-    """Log-probabilities of tokens, by view, under the losses asked for. Masks differ from visit to visit."""
+    """Log-probabilities of tokens, by view. Masks differ from visit to visit."""
 
     def __init__(self, inputs: ObjectiveInputs, masking: TokenPredictionConfig) -> None:
         super().__init__(inputs)
@@ -26,10 +26,10 @@ class TokenPrediction(DocumentObjective):
 
     @abstractmethod
     def predicted(self, batch: Any) -> dict[str, Tensor]:
-        """Return (N, L) True at predicted tokens, by view."""
+        """Return the mask of predicted tokens (N, L), by view."""
 
     def masks(self, visits: list[Visit], texts: Batch, rates: tuple[float, float]) -> tuple[Tensor, Tensor]:
-        """Draw two masks (N, L) over the visits' texts, without special tokens. The second contains the first."""
+        """Draw two masks (N, L) over the visits' texts. The second contains the first."""
         width = texts.ids.shape[1]
         drawn = self.draws(visits, "mask", width), self.draws(visits, "further mask", width)
         return self.masking.masks(texts, drawn, rates)
@@ -39,7 +39,7 @@ class TokenPrediction(DocumentObjective):
         return self.evaluate(lambda term: self.scores(representations, batch, term))
 
     def scores(self, representations: Any, batch: Any, term: LossTerm) -> Scores:
-        """Return the scores of a loss, by default from (N, views, L) log-probabilities."""
+        """Return the scores of a loss term, by default from log-probabilities (N, views, L)."""
         return self.token_scores(representations, batch, term)
 
     def token_scores(self, likelihoods: Tensor, batch: Any, term: LossTerm) -> Scores:

@@ -14,13 +14,13 @@ from sparring.components.training.terms import TermSum
 
 
 class Writing(GroupObjective):
-    """Log-probabilities of the tokens of a text, one text for each group, under the losses asked for."""
+    """Log-probabilities of the tokens of one text per group."""
 
     def measure_products(self, sides: list[Any]) -> None:
-        """Learn the matrix products of the parts of the model that read and write."""
+        """Record the matrix products of the model's encoder and decoder, for counting operations."""
         lists = [module for side in sides for module in side.modules() if isinstance(module, nn.ModuleList)]
         has_linear = any(isinstance(part, nn.Linear) for layers in lists for part in layers.modules())
-        # Architectures with their own layers, such as GPT-2, are not counted.
+        # Architectures without nn.Linear layers, such as GPT-2, are not counted.
         self.products = [MatrixProducts(part) for part in sides] if has_linear else []
 
     def terms(self, representations: Tensor, batch: Any) -> dict[str, TermSum]:

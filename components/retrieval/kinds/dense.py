@@ -1,4 +1,4 @@
-"""Dense retrieval: a text is one vector, and vectors are compared by inner product, exactly or with a FAISS index."""
+"""Dense retrieval: each text is one vector. Vectors are compared by inner product, exactly or with a FAISS index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparring.components.config import UserError
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.shape import ModelShape
 from sparring.components.retrieval import quantised, topk
-from sparring.components.retrieval.kind import IndexFile, IndexOptions, IndexShape, RetrieverKind, Rows
+from sparring.components.retrieval.kind import IndexFile, IndexOptions, IndexShape, RetrieverKind, Rows, VectorIndex
 
 if TYPE_CHECKING:
     from sparring.components.models.dual_encoder import DualEncoder
@@ -100,7 +100,7 @@ class Dense(RetrieverKind):
             index.create(factory, cast(npt.NDArray, documents).shape[1])
 
     def index_shape(
-        self, factory: str, documents: int, width: int, *, ef_construction: int, memory: float
+        self, factory: str, documents: int, width: float, *, ef_construction: int = 0, memory: float = math.inf
     ) -> IndexShape:
         """Read the cost of a FAISS index from its factory string.
 
@@ -136,18 +136,17 @@ class Dense(RetrieverKind):
         self,
         path: Path,
         documents: Sequence[Rows],
+        index: VectorIndex,
         *,
-        factory: str,
         threads: int,
-        ef_construction: int,
         on_added: Callable[[int], None],
     ) -> None:
         """Build a FAISS index, in which row i is document i."""
-        from sparring.components.retrieval import index
+        from sparring.components.retrieval.index import build, write
 
         shards = cast(Sequence[npt.NDArray], documents)
-        options = {"threads": threads, "ef_construction": ef_construction}
-        index.write(index.build(factory, shards, on_added=on_added, **options), path)
+        options = {"threads": threads, "ef_construction": index.ef_construction}
+        write(build(index.factory, shards, on_added=on_added, **options), path)
 
     def open_index(
         self, path: Path, *, folder: Path, options: IndexOptions, threads: int, gpu: bool

@@ -1,1 +1,1 @@
-"""Recognition of a folder's collection by the names of files and columns."""
+"""Recognition of the collection in a folder, by the names of files and columns."""

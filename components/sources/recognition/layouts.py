@@ -1,4 +1,4 @@
-"""Layouts of other projects: whole collections by the names of files, and training data by the names of columns."""
+"""Recognition of other projects' layouts: collections by names of files, and training data by names of columns."""
 
 import re
 from pathlib import Path
@@ -18,14 +18,14 @@ ANCHORS, POSITIVES = ("anchor", "query", "question"), ("positive", "answer")
 
 
 def beir(folder: Path, names: list[str]) -> Keys | None:
-    """Recognise BEIR's folder."""
+    """Recognise a BEIR folder."""
     plain = {name.removesuffix(".gz") for name in names}
     whole = {"corpus.jsonl", "queries.jsonl"} <= plain and any((folder / "qrels").glob("*.tsv*"))
     return {"format": "beir", "path": str(folder)} if whole else None
 
 
 def msmarco(folder: Path, names: list[str]) -> Keys | None:
-    """Recognise MS MARCO's folder, with three or four columns of documents, or an id and a text."""
+    """Recognise an MS MARCO folder. Its documents have four, three or two columns."""
     file = next((name for name in names if name in ("collection.tsv", "collection.tsv.gz")), None)
     splits, judged = (
         [match[1] for name in names if (match := re.fullmatch(rf"{role}\.(.+)\.tsv(\.gz)?", name))]
@@ -37,13 +37,13 @@ def msmarco(folder: Path, names: list[str]) -> Keys | None:
     cells = len(_first_cells(folder / file))
     columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
     keys |= {"columns": columns} if columns else {}
-    if any(f"{split}.small" in splits for split in splits):  # the same queries again: only one of the two can be read
+    if any(f"{split}.small" in splits for split in splits):  # the small split repeats queries, so read only one of both
         keys["splits"] = {split.removesuffix(".small"): split for split in sorted(judged) if split in splits}
     return keys
 
 
 def dpr(folder: Path, names: list[str]) -> Keys | None:
-    """Recognise a folder of DPR's passages, with its training data or with questions and answers."""
+    """Recognise a folder with DPR's passages, and its training data or questions with answers."""
     documents, retriever, questions = None, dict[str, str](), dict[str, str]()
     for name in names:
         kind, split = kind_of(name), split_of(name) or "train"
@@ -64,7 +64,7 @@ def dpr(folder: Path, names: list[str]) -> Keys | None:
 
 
 def _first_cells(path: Path) -> list[str]:
-    """Return the cells of the first line of a file that is text."""
+    """Return the cells of a file's first line that is valid text."""
     return next((fields(line.text) for line in read_lines(path) if isinstance(line, Line)), [])
 
 
@@ -76,7 +76,7 @@ def _columns(path: Path) -> set[str]:
 
 
 def training_format(table: Table) -> str | None:
-    """Return the project whose training data a table holds."""
+    """Return the format of the project whose training data a table contains. Return None for any other table."""
     columns = {*table.columns}
     if {"query_id", "query", "positive_passages"} <= columns or {"query_id", "positive_document_ids"} <= columns:
         return "tevatron"
@@ -87,7 +87,7 @@ def training_format(table: Table) -> str | None:
 
 
 def training_data(folder: Path, tables: list[Table]) -> Keys | None:
-    """Recognise training data of one project, a file a split, with nothing else but the corpus that it may name."""
+    """Recognise a project's training data: a file per split, and nothing else except a corpus for the rows' ids."""
     groups = [table for table in tables if training_format(table)]
     rest = [table for table in tables if not training_format(table)]
     names = [table.name for table in groups]
@@ -96,24 +96,24 @@ def training_data(folder: Path, tables: list[Table]) -> Keys | None:
         return None
     files = by_split(folder, names) or ({"train": names[0]} if len(names) == 1 else None)
     keys: Keys = {"format": training_format(groups[0]), "path": str(folder), "groups": files or {"train": names}}
-    if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless declared
+    if keys["format"] == "sentence_transformers":  # it reads all columns as texts, in their order, unless declared
         texts = [_texts(table) for table in groups]
         plain = all([name for name in table.columns if name not in (*LABELS, *NO_TEXT)] == texts[0] for table in groups)
         keys |= {} if plain or any(names != texts[0] for names in texts) else {"columns": texts[0]}
     keys |= {"corpus": rest[0].name} if rest else {}
     if files is None:
         raise UserError(
-            f"several files of training data: {listing(names)}; accepted: names that tell their splits, such as "
-            f"train.jsonl and dev.jsonl, or a config that says `data: {yaml_line(keys)}`"
+            f"There are several files of training data: {listing(names)}. Name them by their splits, such as "
+            f"train.jsonl and dev.jsonl, or write `data: {yaml_line(keys)}` in a config."
         )
     return keys
 
 
 def _texts(table: Table) -> list[str]:
-    """Return the columns with texts of sentence-transformers: the query's, the positive's, the negatives'."""
+    """Return the text columns of sentence-transformers' data, in the order query, positive, negatives."""
     first = [next(name for name in names if name in table.columns) for names in (ANCHORS, POSITIVES)]
     return first + [name for name in table.columns if re.fullmatch(r"negative(_\d+)?", name)]
 
 
 LAYOUTS = (beir, msmarco, dpr)
-"""Whole collections. Each returns a folder's declaration by the names in it, or None."""
+"""Recognisers of collections. Each returns the declaration of a folder with these names, or None."""

@@ -1,7 +1,7 @@
-"""Recognition of a folder's collection, and of its reader, by the names of files and columns.
+"""Recognition of the collection in a folder, and of its format, by the names of files and columns.
 
-Guesses are made in this package and nowhere else. What comes out is a source's declaration, which says everything and
-is checked like any other. Values are looked at only to find columns of ids that have no usual name.
+Only this package guesses. The result is a complete declaration of a source, which is checked like any other. Values are
+read only to find columns of ids with unusual names.
 """
 
 import re
@@ -36,7 +36,7 @@ ACCEPTED = [
 """Contents of folders that are recognised."""
 UNKNOWN = "none that is known"
 LOOKED_AT = 100
-"""Number of values of a column that are looked up."""
+"""Number of values of a column that are looked up in other tables."""
 DOCUMENT = {"doc_id": ("doc_id", "id"), "title": ("title",), "text": ("text",)}
 QUERY = {"query_id": ("query_id", "id"), "text": ("question", "text")}
 
@@ -45,15 +45,18 @@ class Recognised(NamedTuple):
     """A collection in a folder."""
 
     keys: Keys
-    """The source's declaration."""
+    """Declaration of the source."""
     remarks: list[str]
-    """Columns that ids and relevances are taken from, and columns that are not read."""
+    """Remarks on the columns of ids and relevances, and on columns that are not read."""
     unread: dict[str, str]
-    """What each table or file of the folder is that is not read."""
+    """Descriptions of the folder's tables and files that are not read, by name."""
 
 
 def recognise(place: Path) -> Recognised:
-    """Recognise the collection of a folder, or a file. UserError lists the contents and what is accepted."""
+    """Recognise the collection in a folder, or in a file.
+
+    If there is none, raise UserError, which lists the contents of the folder and the accepted forms.
+    """
     if not place.exists():
         raise UserError(f"{place}: there is no such folder or file")
     folder, names = (place, names_in(place)) if place.is_dir() else (place.parent, [place.name])
@@ -63,19 +66,19 @@ def recognise(place: Path) -> Recognised:
     files, unread = contents(folder, names)
     for name in unread:
         if name.endswith("/") and any(layout(folder / name, names_in(folder / name)) for layout in LAYOUTS):
-            unread[name] = f"a collection of its own; accepted: {folder / name}"
+            unread[name] = f"a separate collection; to read it, name {folder / name}"
     if (keys := training_data(folder, files)) is not None:
         return Recognised(keys, [], unread)
     tables = merged(folder, files)
     rest = [table for table in tables if training_format(table) is None]
     if {"documents", "queries", "qrels"} <= {table.role for table in rest}:
-        tables = rest  # training data lies next to a whole collection
+        tables = rest  # training data next to a complete collection
     collection = _pairs(folder, tables) or _three_tables(folder, tables) or _texts(folder, tables)
     broken = next((name for name in unread if kind_of(name) in KINDS), None)
     whole = collection is not None and (collection.keys.get("qrels") or collection.keys.get("paired"))
     if broken and not whole and (collection or not tables):
         reason = unread[broken] if unread[broken].startswith(str(folder)) else f"{folder / broken}: {unread[broken]}"
-        raise UserError(f"{reason}; mend the file, or move it away")
+        raise UserError(f"{reason.rstrip('.')}. Fix the file, or move it away.")
     if collection is None:
         columns = {table.name: f"columns {listing(table.columns)}: {table.role or UNKNOWN}" for table in tables}
         lines = [f"  {name}: {text}" for name, text in sorted({**columns, **unread}.items())] or ["  nothing"]
@@ -95,7 +98,7 @@ class _Collection(NamedTuple):
     queries: Table | None = None
     qrels: Table | None = None
     more: tuple[Table, ...] = ()
-    """Documents that no query of a list of pairs asks for."""
+    """Tables of additional documents, which no query of a list of pairs names."""
 
     @property
     def used(self) -> list[Table]:
@@ -105,15 +108,15 @@ class _Collection(NamedTuple):
 
 
 def _only(tables: list[Table], role: str) -> Table | None:
-    """Return the only table of a role. UserError says how to declare several tables."""
+    """Return the only table of a role. Raise UserError if there are several, and say how to declare them."""
     tables = [table for table in tables if table.role == role]
     if len(tables) > 1:
         key = "queries" if role == "pairs" else role
         files = "[FILE, FILE]" if role == "documents" else "{train: FILE, test: FILE}"
         raise UserError(
-            f"several tables of {role}: {listing(table.name for table in tables)}; accepted: one, or names that tell "
-            f"their splits, such as train.csv and test.csv, or a config that says `{key}: {files}`; move aside what is "
-            "of another kind, such as another engine's results, which `evaluate.other_rankings` of a config takes"
+            f"There are several tables of {role}: {listing(table.name for table in tables)}. Keep one, name them by "
+            f"their splits, such as train.csv and test.csv, or write `{key}: {files}` in a config. Move away tables of "
+            "other kinds, such as the results of a search engine, which belong in `evaluate.other_rankings`."
         )
     return tables[0] if tables else None
 
@@ -125,7 +128,7 @@ def _three_tables(folder: Path, tables: list[Table]) -> _Collection | None:
     if documents is None:
         return None
     asking = [table for table in tables if table.role == "queries"]
-    if len(asking) > 1 and qrels is None:  # such as another engine's results, which name no documents
+    if len(asking) > 1 and qrels is None:  # for example results of a search engine, which name no documents
         asking = [table for table in asking if _link(folder, table, documents, "doc_id")] or asking
     queries = _only(asking, "queries")
     columns: dict[str, dict[str, str | None]] = {"documents": {}, "queries": {}, "qrels": {}}
@@ -163,7 +166,7 @@ def _three_tables(folder: Path, tables: list[Table]) -> _Collection | None:
 
 
 def _named(columns: dict[str, dict[str, str | None]]) -> Keys:
-    """Return the key of columns that the files call differently."""
+    """Return the key `columns`, with the columns whose names in the files differ from ours."""
     names = {role: {key: name for key, name in columns.items() if key != name} for role, columns in columns.items()}
     return {"columns": {role: columns for role, columns in names.items() if columns}} if any(names.values()) else {}
 
@@ -174,8 +177,11 @@ REFERENCES = {"query_id": ("query_id", "question"), "doc_id": ("doc_id", "text")
 def _link(
     folder: Path, table: Table, to: Table, kind: str, without: tuple[str, str] | None = None
 ) -> tuple[str, str] | None:
-    """Return the column of a table that has the ids of another table's rows, and the other's column of ids: by usual
-    names, by equal names, or by values. Texts, titles and times are never ids, even if they match."""
+    """Return the column of `table` that refers to rows of the table `to`, and the column of ids in `to`.
+
+    Columns are matched by usual names, by equal names, or by values. Texts, titles and times are never ids, even if
+    they match. Return None if there is no match.
+    """
     ids, reference = to.named(kind, "id"), table.named(*REFERENCES[kind] if table.role == "qrels" else (kind,))
     if reference and ids:
         return reference, ids
@@ -185,7 +191,7 @@ def _link(
     candidates = [name for name in candidates if not without or name != without[0]]
     holders = [ids] if ids else [name for name in to.columns if name not in to.all_named(*no_ids)]
     equal = next((name for name in candidates if name in holders), None)
-    if equal and table.role != "queries":  # in queries and documents it may be the number of a row
+    if equal and table.role != "queries":  # a shared column of queries and documents may be the row number
         return equal, equal
     values = {name: set[str]() for name in candidates}
     for row in islice(_rows(folder, table), LOOKED_AT):
@@ -206,12 +212,12 @@ def _link(
 
 
 def _may_be_ids(values: set[str]) -> bool:
-    """Say whether values may be ids that link tables. Numbers without a letter are in many tables by chance."""
+    """Return True if values may be ids that link tables. Plain numbers occur in many tables by chance."""
     return bool(values) and all(re.fullmatch(r"\S*[^\W\d_]\S*", value) for value in values)
 
 
 def _value(cell: Any) -> str:
-    """Return a cell as it is compared. Ids in two Unicode forms are the same, and `data.ids` reads them so."""
+    """Normalise a cell for comparison. Unicode forms do not matter, because `data.ids` can unify them."""
     return in_form("NFC", str(cell).strip())
 
 
@@ -222,7 +228,7 @@ def _rows(folder: Path, table: Table) -> Iterator[dict[str, Any]]:
 
 
 def _relevance(folder: Path, table: Table) -> str | None:
-    """Return the likeliest column of relevances. Columns of words, such as labels of topics, are none."""
+    """Return the most likely column of relevances. Columns of words, such as topic labels, do not qualify."""
     for column in table.all_named("relevance"):
         cells = [as_relevance(row.get(column)) for row in islice(_rows(folder, table), LOOKED_AT)]
         if 2 * sum(cell is not None for cell in cells) > len(cells):
@@ -231,7 +237,7 @@ def _relevance(folder: Path, table: Table) -> str | None:
 
 
 def _pairs(folder: Path, tables: list[Table]) -> _Collection | None:
-    """Recognise one table of questions with their texts, or two text files of a line each."""
+    """Recognise a table of questions with their texts, or two text files whose lines correspond."""
     pairs = _only(tables, "pairs")
     if pairs is not None:
         texts = pairs.names(doc_id=("doc_id",), title=("title",), text=("text",))
@@ -266,14 +272,14 @@ def _pairs(folder: Path, tables: list[Table]) -> _Collection | None:
 
 
 def _texts(folder: Path, tables: list[Table]) -> _Collection | None:
-    """Recognise a text file, whose every line is a document."""
+    """Recognise a text file in which every line is a document."""
     if len(tables) == 1 and tables[0].is_text:
         return _Collection({"format": "lines", "path": str(folder / tables[0].name)}, tables[0])
     return None
 
 
 def _remarks(collection: _Collection) -> list[str]:
-    """Say which columns have ids and relevances, which are not read, and which rows are numbered."""
+    """Describe the columns of ids and relevances, the columns that are not read, and the rows that are numbered."""
     keys, lines = collection.keys, list[str]()
     columns = keys.get("columns", {})
     roles = (("documents", collection.documents), ("queries", collection.queries), ("qrels", collection.qrels))

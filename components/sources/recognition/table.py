@@ -1,4 +1,4 @@
-"""The tables of a folder, and what each holds, by the names of files and columns."""
+"""The tables of a folder and their roles, by the names of files and columns."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,15 +22,15 @@ NAMES = {
     "split": "split",
     "time": "ts date time timestamp datetime when day created updated created_at updated_at clicked_at",
 }
-"""Names of columns by kind, the likeliest first. Case, `-` and spaces make no difference."""
+"""Names of columns by kind, the most likely first. Case is ignored, and `-` and spaces count as `_`."""
 ROLES = {
     "qrels": "qrel|judg|relevan",
     "queries": "quer|question|topic|asked",
     "documents": "corpus|doc|passage|text|collection|article|page|answer|content",
 }
-"""Parts of tables' names."""
+"""Patterns in the names of tables, by role."""
 SPLITS = {"train": "train", "dev": DEV, "validation": DEV, "valid": DEV, "val": DEV, "test": "test"}
-"""Parts of files' names, and the splits that they mean."""
+"""Splits by the words in file names that stand for them."""
 
 
 class Table(NamedTuple):
@@ -39,33 +39,33 @@ class Table(NamedTuple):
     name: str
     columns: list[str]
     files: str | list[str] | dict[str, str]
-    """The files, as a source declares them."""
+    """Files, in the form in which a source declares them."""
 
     @property
     def is_text(self) -> bool:
-        """Whether each line is a text, and there are no columns."""
+        """True if each line is a text, without columns."""
         return kind_of(self.name) == ".txt" and self.columns == ["text"]
 
     def all_named(self, *kinds: str) -> list[str]:
-        """Return the columns that may be of a kind, the likeliest first."""
+        """Return the columns that may be of these kinds, the most likely first."""
         plain = {re.sub(r"[- ]", "_", column.strip().lower()): column for column in self.columns}
         return [plain[name] for kind in kinds for name in NAMES[kind].split() if name in plain]
 
     def named(self, *kinds: str) -> str | None:
-        """Return the likeliest column of a kind."""
+        """Return the most likely column of these kinds. Return None if there is none."""
         return next(iter(self.all_named(*kinds)), None)
 
     def names(self, **wanted: tuple[str, ...]) -> dict[str, str]:
-        """Return our names of columns that the file calls differently."""
+        """Return the file's names of columns, by our names, where they differ."""
         columns = {column: self.named(*kinds) for column, kinds in wanted.items()}
         return {column: name for column, name in columns.items() if name is not None and name != column}
 
     @property
     def role(self) -> str | None:
-        """What the table holds, by its columns, and if these do not say, by its name."""
+        """Role of the table, by its columns, or else by its name. If None, it is unknown."""
         stem = self.name.lower()
         judges = self.named("relevance") and self.named("query_id", "question") and self.named("doc_id", "text")
-        if judges and re.search(ROLES["qrels"], stem):  # columns such as `query` and `document` hold ids there
+        if judges and re.search(ROLES["qrels"], stem):  # here columns such as `query` and `document` contain ids
             return "qrels"
         if self.named("question") and self.named("text"):
             return "pairs"
@@ -82,19 +82,21 @@ class Table(NamedTuple):
 
     @property
     def tells_splits(self) -> bool:
-        """Whether files or rows name their splits."""
+        """True if files or rows name their splits."""
         return isinstance(self.files, dict) or self.named("split") is not None
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names in a folder. Those of folders end with `/`."""
+    """Return the names in a folder. Names of folders end with `/`."""
     inside = (path for path in folder.iterdir() if not path.name.startswith("."))
     return sorted(path.name + ("/" if path.is_dir() else "") for path in inside)
 
 
 def contents(folder: Path, names: Iterable[str]) -> tuple[list[Table], dict[str, str]]:
-    """Return the tables among some names in a folder, and for each other name why it is none. A folder of files of one
-    kind with the same columns is one table."""
+    """Return the tables among some names in a folder, and the reason for each name that is not a table.
+
+    A folder of files of the same kind with the same columns is a single table.
+    """
     tables, unread = list[Table](), dict[str, str]()
     for name in names:
         path = folder / name
@@ -110,7 +112,7 @@ def contents(folder: Path, names: Iterable[str]) -> tuple[list[Table], dict[str,
 
 
 def _table(path: Path) -> Table | str:
-    """Return a file as a table, or why it is none."""
+    """Return a file as a table, or the reason why it is not one."""
     trec = trec_kind(path)
     if trec == "a ranking":
         return "a ranking of TREC's; `evaluate.other_rankings` of a config takes it"
@@ -121,7 +123,7 @@ def _table(path: Path) -> Table | str:
 
 
 def _parts(folder: Path) -> Table | str:
-    """Return a folder of parts as a table, or why it is none."""
+    """Return a folder of parts as a table, or the reason why it is not one."""
     parts = [path for path in sorted(folder.iterdir()) if is_part(path.name)]
     suffixes = {"".join(part.suffixes[-2:] if part.name.endswith(".gz") else part.suffixes[-1:]) for part in parts}
     if len(suffixes) != 1 or not all(part.is_file() for part in parts) or kind_of(parts[0].name) not in KINDS:
@@ -134,7 +136,7 @@ def _parts(folder: Path) -> Table | str:
 
 
 def merged(folder: Path, tables: list[Table]) -> list[Table]:
-    """Merge tables of the same role and columns: documents always, others if their files' names tell splits."""
+    """Merge tables with the same role and columns. All except documents need file names that tell their splits."""
     groups: dict[tuple[str | None, ...], list[Table]] = {}
     for table in tables:
         key = (table.name,) if table.is_text else (table.role, *sorted(table.columns))
@@ -151,15 +153,16 @@ def _merged(folder: Path, tables: list[Table]) -> list[Table]:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a file's name tells, as we call it."""
+    """Return our name of the split that a file name contains. Return None if it contains none."""
     words = re.split(r"[-_./]", name.lower())
     return next((split for word, split in SPLITS.items() if word in words), None)
 
 
 def by_split(folder: Path, patterns: Sequence[str]) -> dict[str, str] | None:
-    """Return the file of each split, or the pattern of its parts, if files' names tell splits; else None.
+    """Return the file of each split, or the pattern of its parts, if file names contain splits.
 
-    A name that tells none is of `train`. Two tables of one split tell nothing.
+    A name without a split counts as `train`. Return None if no name contains a split, or if a split has several tables.
+    Raise UserError if a single pattern has several files of a split that do not form parts.
     """
     files: dict[str, set[str]] = {}
     any_split = False
@@ -173,8 +176,8 @@ def by_split(folder: Path, patterns: Sequence[str]) -> dict[str, str] | None:
     twice = next((split for split, parts in files.items() if len(parts) > 1), None)
     if any_split and twice is not None and len(patterns) == 1:
         raise UserError(
-            f"{folder / patterns[0]}: {listing(sorted(files[twice]))} are of the split {twice}; "
-            "accepted: a file a split, or parts whose names differ in numbers alone"
+            f"{folder / patterns[0]}: {listing(sorted(files[twice]))} all belong to the split {twice}. Use a file per "
+            "split, or parts whose names differ only in numbers."
         )
     if twice is not None or not any_split:
         return None
@@ -182,6 +185,6 @@ def by_split(folder: Path, patterns: Sequence[str]) -> dict[str, str] | None:
 
 
 def _patterns(names: list[str]) -> list[str]:
-    """Return for each file its name, or the pattern of all files whose names differ from it in numbers alone."""
+    """Return, for each file, its name, or the pattern of the files whose names differ from it only in numbers."""
     alike = [re.sub(r"\d+(?=[^/]*$)", "*", name) for name in names]
     return [name if alike.count(form) == 1 else form for name, form in zip(names, alike, strict=True)]

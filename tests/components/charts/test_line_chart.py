@@ -42,6 +42,7 @@ def test_rows_become_curves_and_levels() -> None:
 
 def test_rankers_of_one_round_over_different_lists_have_curves_of_their_own() -> None:
     rows = [row("ranker 1 over retriever 1", 1, 0.8), row("ranker 1 over BM25", 1, 0.7), row("retriever 1", 1, 0.5)]
+    rows.append(row("warm retriever", 0, 0.4))
     (chart,) = charts(rows)
     assert set(chart.curves) == {"ranker over retriever", "ranker over BM25", "retriever"}
 
@@ -50,13 +51,19 @@ def test_of_many_horizontal_lines_single_systems_and_the_best_of_the_others_stay
     """Nobody could tell more of them apart."""
     others = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated", "start model by neighbours"]
     names = ["BM25", "BM25 with RM3", *others, "start model", "warm retriever"]
-    rows = [row(name, None, 0.1 * number) for number, name in enumerate(names, start=1)] + [row("retriever 1", 1, 0.9)]
+    rows = [row(name, None, 0.1 * number) for number, name in enumerate(names, start=1)]
+    rows += [row("retriever 1", 1, 0.9), row("retriever 2", 2, 0.9)]
     (chart,) = charts(rows)
     assert list(chart.levels) == ["BM25", "start model by neighbours", "start model", "warm retriever"]
 
 
 def test_without_rounds_there_is_no_chart() -> None:
     assert charts([row("BM25", None, 0.4), row("warm retriever", None, 0.5)]) == []
+
+
+def test_a_single_round_has_no_chart() -> None:
+    """One point is no curve."""
+    assert charts([row("BM25", None, 0.4), row("retriever 1", 1, 0.5), row("ranker 1 over retriever 1", 1, 0.6)]) == []
 
 
 def test_points_stand_where_their_values_are() -> None:
@@ -69,7 +76,7 @@ def test_points_stand_where_their_values_are() -> None:
     assert dots[0][1] > dots[2][1]
     assert [path for path in root.iter("path") if "whisker" in path.get("class", "")]
     titles = [title.text for title in root.iter("title")]
-    assert "retriever, round 1: 0.600 ± 0.050" in titles
+    assert "retriever, round 1: 0.600, standard deviation 0.050" in titles
     assert "BM25: 0.400" in titles
     assert root.get("aria-label") == "RR@10 by round: retriever 0.500, 0.600, 0.700"
 

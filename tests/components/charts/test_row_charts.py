@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
+
 from sparring.components.charts.plot import WIDTH
-from sparring.components.charts.row_charts import Difference, differences, distributions, shares
+from sparring.components.charts.row_charts import Bar, Difference, bars, differences, distributions, shares
 
 
 def test_distributions_stand_below_each_other() -> None:
@@ -45,3 +47,19 @@ def test_differences_are_coloured_where_they_are_clear() -> None:
     root = ElementTree.fromstring(differences("difference of RR", rows))
     assert [dot.get("class") for dot in root.iter("circle")] == ["dot c0", "dot c1", "dot part"]
     assert len([path for path in root.iter("path") if "whisker" in path.get("class", "")]) == 2
+
+
+def test_bars_begin_at_zero_and_show_their_intervals() -> None:
+    rows = [Bar("<a>", 0.6, 0.5, 0.7, "chosen"), Bar("b", 0.3, None, None, "baseline"), Bar("c", 0.15, 0.1, 0.2)]
+    root = ElementTree.fromstring(bars("RR@10", rows))
+    drawn = [rect for rect in root.iter("rect") if "bar" in rect.get("class", "")]
+    widths = [float(rect.get("width", "")) for rect in drawn]
+    assert len({rect.get("x") for rect in drawn}) == 1
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
+    assert [rect.get("class", "").split()[1] for rect in drawn] == ["c0", "c1", "part"]
+    titles = [text[0].text for text in root.iter("text") if len(text)]
+    assert titles == ["<a>", "b", "c"]
+    assert drawn[0][0].text == "<a>: 0.600 [0.500, 0.700]"
+    assert drawn[1][0].text == "b: 0.300"
+    assert len([path for path in root.iter("path") if "whisker" in path.get("class", "")]) == 2 * 3
+    assert all(0 <= float(text.get("x", "")) <= WIDTH - 30 for text in root.iter("text"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -9,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sparring.components.charts.scatter_plot import Dot, Scatter, space_map, svg
+from sparring.components.charts.plot import LETTER
+from sparring.components.charts.scatter_plot import Dot, Scatter, Timed, frontier, space_map, svg, trade_off
 
 
 def chart(ats: list[Any], *, log: bool = False) -> str:
@@ -75,3 +77,46 @@ def test_a_map_has_every_point() -> None:
     root = ElementTree.fromstring(space_map("<a>", [[0.0, 1.0], [0.5, 0.5]], [[1.0, 0.0]]))
     assert [dot.get("class") for dot in root] == ["spot c1", "spot c0", "spot c0"]
     assert root[0].get("cx") == "252.0"
+
+
+SYSTEMS = [
+    Timed("BM25", 2.0, 0.4, "baseline"),
+    Timed("retriever", 4.0, 0.5),
+    Timed("slow and poor", 40.0, 0.45),
+    Timed("ranker", 80.0, 0.6, "chosen"),
+]
+
+
+def test_frontier_has_no_system_that_a_faster_one_equals() -> None:
+    assert [timed.name for timed in frontier(SYSTEMS)] == ["BM25", "retriever", "ranker"]
+    assert frontier([*SYSTEMS, Timed("as good", 90.0, 0.6)]) == frontier(SYSTEMS)
+
+
+def test_quality_is_drawn_against_latency_on_a_logarithmic_axis() -> None:
+    root = ElementTree.fromstring(trade_off("RR@10", SYSTEMS))
+    dots = {(dot[0].text or "").partition(":")[0]: dot for dot in root.iter("circle")}
+    x = {name: float(dot.get("cx", "")) for name, dot in dots.items()}
+    assert x["retriever"] - x["BM25"] == pytest.approx(x["ranker"] - x["slow and poor"], abs=0.2)
+    assert {name: dot.get("class", "").split()[1] for name, dot in dots.items()} == {
+        "BM25": "c1",
+        "retriever": "part",
+        "slow and poor": "part",
+        "ranker": "c0",
+    }
+    names = [text.text for text in root.iter("text") if "halo" in text.get("class", "")]
+    assert sorted(names, key=str) == ["BM25", "ranker", "retriever"]
+    assert root.get("aria-label", "").startswith("RR@10 against milliseconds for a query: BM25 0.400 at 2 ms; ")
+
+
+def test_names_at_dots_do_not_cover_each_other() -> None:
+    crowd = [Timed(f"a system with a long name {number}", 10.0 + number / 9, 0.5 + number / 1e3) for number in range(9)]
+    root = ElementTree.fromstring(trade_off("RR@10", crowd))
+    boxes = [
+        (float(text.get("x", "")), float(text.get("y", "")), LETTER * len(text.text or ""))
+        for text in root.iter("text")
+        if "halo" in text.get("class", "")
+    ]
+    assert boxes
+    for first, second in itertools.combinations(boxes, 2):
+        overlaps = first[0] < second[0] + second[2] and second[0] < first[0] + first[2]
+        assert not (overlaps and abs(first[1] - second[1]) < 12)

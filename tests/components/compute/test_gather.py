@@ -659,15 +659,15 @@ def test_workers_that_see_different_checkpoints_do_not_train(both: dict[int, Pat
     """Not even the one that sees the newest."""
     for rank in (0, 1):
         said = (both[2] / f"missing-{rank}" / "said.txt").read_text()
-        assert "update-000003: the first of 2 workers resumes from it, and 1 of them do not see it" in said
+        assert "update-000003: the first worker resumes from this checkpoint, but 1 of 2 workers cannot" in said
         assert not (both[2] / f"missing-{rank}" / "model").exists()
 
 
 def test_a_gather_of_the_wrong_scale_stops_every_worker_before_the_first_step(both: dict[int, Path]) -> None:
     for rank in (0, 1):
         said = (both[2] / f"broken-{rank}.txt").read_text()
-        assert said.startswith("the check before the first update failed: 2 workers")
-        assert "the gradient is" in said
+        assert said.startswith("The check before the first update failed: ")
+        assert "the gradient has norm" in said
         assert not (both[2] / f"broken-{rank}").exists()
 
 

@@ -85,5 +85,5 @@ def test_patterns() -> None:
     assert not found([r"19\d\d"], "in 2087", "regex")
     assert found([r"^second line"], "first\nSecond line", "regex")
     assert found(["caf\u00e9"], "the cafe\u0301", "regex")
-    with pytest.raises(UserError, match=r"answer '\(': not a regular expression"):
+    with pytest.raises(UserError, match=r"the answer '\(' is not a regular expression"):
         matcher(["("], "regex")

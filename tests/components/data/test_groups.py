@@ -81,7 +81,7 @@ def test_an_id_that_is_not_in_the_collection_is_named_with_the_file(
     tmp_path: Path, data: Path, row: dict[str, object], missing: str
 ) -> None:
     place = toy.write_groups(tmp_path / "groups", [row]) / "groups.parquet"
-    with pytest.raises(ValueError, match=rf"groups\.parquet: {missing} is not in the collection"):
+    with pytest.raises(ValueError, match=rf"groups\.parquet: the id {missing} is not in the collection"):
         Groups(place, data)
 
 

@@ -44,13 +44,15 @@ def test_columns_come_in_order_and_others_are_left_out() -> None:
 
 
 def test_a_missing_column_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="run: no column 'score'; it has query_id, doc_id, rank"):
+    with pytest.raises(ValueError, match=r"run: there is no column 'score'. The columns are query_id, doc_id, rank"):
         check(ranking().drop_columns(["score"]), RANKING, source="run")
 
 
 @pytest.mark.parametrize("values", [pa.array([1]), pa.array([b"x"]), pa.array([["x"]])])
 def test_a_column_of_another_kind_is_named(values: pa.Array) -> None:
-    with pytest.raises(ValueError, match=rf"run: column 'doc_id' is {values.type}, expected large_string"):
+    with pytest.raises(
+        ValueError, match=rf"run: the column 'doc_id' has the type {values.type}, but must be large_string"
+    ):
         check(ranking().set_column(1, "doc_id", values), RANKING, source="run")
 
 
@@ -85,7 +87,7 @@ def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
 
 def test_fractions_are_no_relevance() -> None:
     table = pa.table({"query_id": ["q"], "doc_id": ["d"], "relevance": [0.5], "split": ["test"]})
-    with pytest.raises(ValueError, match="column 'relevance' is double, expected int32"):
+    with pytest.raises(ValueError, match="column 'relevance' has the type double, but must be int32"):
         check(table, QRELS, source="qrels")
 
 

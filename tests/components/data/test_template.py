@@ -143,7 +143,7 @@ def test_a_tokenizer_that_reads_no_pairs_is_refused() -> None:
     def alone(*_: str, **__: Any) -> dict[str, list[int]]:
         return {"input_ids": [7], "special_tokens_mask": [0], "token_type_ids": [0]}
 
-    with pytest.raises(ValueError, match="does not put special tokens around texts"):
+    with pytest.raises(ValueError, match="must put special tokens only before, between"):
         Template.of(alone)
 
 

@@ -47,5 +47,5 @@ def test_where_words_begin(tmp_path: Path) -> None:
 
 def test_other_tokenizers_do_not_say_where_words_begin(tmp_path: Path) -> None:
     toy.roberta_tokenizer().save_pretrained(str(tmp_path))
-    with pytest.raises(UserError, match="this is BPE; accepted: `unit: tokens`"):
+    with pytest.raises(UserError, match=r"but this one is BPE. Use `unit: tokens`"):
         word_starts(tmp_path)

@@ -178,7 +178,7 @@ def test_a_level_of_relevance_is_for_measures_that_ask_for_one() -> None:
 def test_asked_twice_is_computed_once() -> None:
     table = per_query(ranking_of({"q": {"a": 1.0}}), qrels_of({"q": {"a": 1}}), ["RR@10", "MRR@10"])
     assert table["measure"].to_pylist() == ["RR@10"]
-    assert "first right document (0 beyond 10)" in description("RR@10")
+    assert "first relevant document (0 beyond rank 10)" in description("RR@10")
 
 
 def test_seven_thousand_queries() -> None:

@@ -228,5 +228,5 @@ def test_symmetric_kl_is_the_mean_of_both_directions() -> None:
 
 
 def test_symmetric_kl_wants_two_passes() -> None:
-    with pytest.raises(ValueError, match=r"symmetric_kl compares two passes of a ranker: `over: passes`"):
+    with pytest.raises(ValueError, match=r"symmetric_kl compares two passes of a ranker. Use `over: passes`"):
         symmetric_kl(Scores(rows([0, 1]), rows([1, 0]), all_of(rows([0, 1]))))

@@ -200,7 +200,7 @@ def test_a_ranker_begins_from_the_adapter_of_a_retriever(encoder: Path, tmp_path
             expected = begun.tower("query")(**ids).last_hidden_state
             for model in (after, whole):
                 torch.testing.assert_close(model.base_model(**ids).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(UserError, match=r"adapter: .* has another one, .*rank=3.*; accepted: that one, or null"):
+    with pytest.raises(UserError, match=r"adapter: .* already has a different adapter, .*rank=3.*\. Use this one"):
         CrossEncoder.start(toy.ranker_config(tmp_path / "retriever", adapter={"rank": 4}))
 
 
@@ -232,10 +232,10 @@ def test_a_base_that_changed_or_went_is_named(encoder: Path, tmp_path: Path) -> 
     assert told["model"] == str(base)
     assert list(told["sha256"]) == ["model.safetensors"]
     shutil.copyfile(toy.write_encoder(tmp_path / "other", seed=9) / "model.safetensors", base / "model.safetensors")
-    with pytest.raises(UserError, match=r"belongs to another .*base: model\.safetensors has changed since"):
+    with pytest.raises(UserError, match=r"model\.safetensors of the adapter's base .* has changed since"):
         DualEncoder.load(tmp_path / "retriever")
     (base / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"the adapter's base .* has no model\.safetensors any more"):
+    with pytest.raises(UserError, match=r"model\.safetensors of the adapter's base .* is gone"):
         DualEncoder.load(tmp_path / "retriever")
     shutil.rmtree(base)
     with refused("model", "missing-folder"):
@@ -246,7 +246,7 @@ def test_targets_are_layers_that_the_model_has(encoder: Path) -> None:
     model = retriever(encoder, adapter={"targets": ["query", "value"]})
     assert {name.split(".")[-4] for name, one in model.named_parameters() if one.requires_grad} == {"query", "value"}
     with pytest.raises(
-        UserError, match=r"adapter\.targets: .* has no linear layers 'q_proj'; accepted: dense, key, query, value"
+        UserError, match=r"adapter\.targets: .* has no linear layers 'q_proj'\. Use some of these: dense, key, query"
     ):
         retriever(encoder, adapter={"targets": ["q_proj"]})
 
@@ -276,5 +276,5 @@ def test_a_generator_has_one_too(tmp_path: Path, kind: str, architecture: Any) -
 
 
 def test_a_decoder_made_of_an_encoder_has_no_frozen_base(encoder: Path) -> None:
-    with pytest.raises(UserError, match=r"adapter: .* is an encoder, and a decoder made of it has layers that are new"):
+    with pytest.raises(UserError, match=r"adapter: .* is an encoder, and a decoder made from it has new layers"):
         Generator.start(GeneratorConfig(model=str(encoder), adapter={}))

@@ -272,9 +272,9 @@ def test_a_projection_is_taken_before_the_length_and_in_fp32(encoders: dict[str,
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"share": ["projection"], "projection": 4}, "shared towers share everything already"),
+        ({"share": ["projection"], "projection": 4}, "`towers: shared` shares everything already"),
         ({"share": ["projection"], "towers": "separate"}, "there is no projection to share"),
-        ({"projections": "alike", "towers": "separate"}, "there are none; set their width"),
+        ({"projections": "alike", "towers": "separate"}, "projections: there is no projection"),
         ({"projection": 0}, "greater than or equal to 1"),
     ],
 )
@@ -322,5 +322,5 @@ def test_the_first_and_last_layers_states_are_averaged(encoders: dict[str, Path]
 
 
 def test_the_first_and_last_layer_are_of_one_encoder(encoders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="pooling: first_last: it is of one encoder"):
+    with pytest.raises(ValueError, match="pooling: first_last needs `towers: shared`"):
         toy.retriever_config(encoders["bert"], pooling="first_last", towers="separate")

@@ -64,7 +64,7 @@ def generated(generator: Generator, text: str, **options: Any) -> list[str]:
 @pytest.mark.parametrize(("kind", "wrong"), [("gpt2", "seq2seq"), ("t5", "causal")])
 def test_a_model_of_the_other_kind_is_refused(tmp_path: Path, kind: str, wrong: Any) -> None:
     write_generator(tmp_path / "model", kind)
-    with pytest.raises(UserError, match=f"of the other kind, or, of a generator, `architecture: {architecture(kind)}`"):
+    with pytest.raises(UserError, match=f"Use another model, or for a generator `architecture: {architecture(kind)}`"):
         Generator.start(GeneratorConfig(model=str(tmp_path / "model"), architecture=wrong))
 
 
@@ -114,7 +114,7 @@ def test_what_is_too_long_loses_the_end_of_the_query(generators: Any, kind: str)
     assert generator._prompted([long], "{query}") == [
         generator.tokenizer(long, truncation=True, max_length=most)["input_ids"]
     ]
-    with pytest.raises(UserError, match=r"tokens without a query, and query_tokens is \d+; make query_tokens larger"):
+    with pytest.raises(UserError, match=r"tokens without a query, but query_tokens is \d+\. Raise query_tokens"):
         generator._prompted([long], "what " * 100 + "{query}")
 
 
@@ -190,8 +190,8 @@ def test_sampling_finds_more_than_greedy(generators: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"prompt": "what"}, "{query} is missing"),
-        ({"beams": 4}, "accepted only with `method: beam`"),
+        ({"prompt": "what"}, "it does not contain {query}"),
+        ({"beams": 4}, "this key needs `method: beam`"),
         ({"method": "beam", "number": 5, "beams": 3}, "3 beams cannot give 5"),
     ],
 )

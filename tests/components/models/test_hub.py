@@ -54,7 +54,10 @@ def test_without_a_way_to_the_hub_the_cache_is_all_there_is(tmp_path: Path, enco
     )
     counts, refused, none = done.stdout.splitlines()
     assert counts.startswith("[")
-    assert refused == "model: me/other: cannot be loaded: huggingface.co cannot be reached, and it is not in the cache"
+    assert (
+        refused
+        == "model: me/other: cannot be loaded: huggingface.co cannot be reached, and the model is not in the cache"
+    )
     assert none == "None"
     assert "Retry" not in done.stderr
 

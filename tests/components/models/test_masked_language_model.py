@@ -74,7 +74,7 @@ def test_the_last_matrix_is_that_of_the_token_embeddings(encoder: Path) -> None:
 def test_a_head_of_another_width_is_refused(encoder: Path, tmp_path: Path) -> None:
     model = MaskedLanguageModel.start(toy.language_model_config(encoder))[0]
     other = load_encoder(toy.write_encoder(tmp_path, hidden_size=16))
-    with pytest.raises(UserError, match=r"language_model: its head is for width and vocabulary \(32, "):
+    with pytest.raises(UserError, match=r"language_model: its head has the width and vocabulary \(32, "):
         model.head.on(other)
 
 

@@ -21,7 +21,9 @@ here = pytest.mark.skipif(
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: None if name.startswith("onnxs") else object())
-    with pytest.raises(UserError, match="--onnx: needs the package onnxscript; install: pip install onnxscript"):
+    with pytest.raises(
+        UserError, match=r"--onnx: this option needs the package onnxscript. Install: pip install onnxscript"
+    ):
         onnx_export.check_packages()
     monkeypatch.setattr(onnx_export, "find_spec", lambda name: object())
     onnx_export.check_packages()
@@ -89,7 +91,7 @@ def test_other_encoders(kind: str, tmp_path: Path) -> None:
 def test_what_torch_cannot_write_is_named(tmp_path: Path) -> None:
     config = toy.retriever_config(toy.write_encoder(tmp_path / "encoder", "t5"), pooling="mean")
     folder = toy.started(tmp_path / "retriever", config) / "model"
-    with pytest.raises(UserError, match="--onnx: torch cannot write a t5 model as ONNX: "):
+    with pytest.raises(UserError, match="--onnx: torch cannot write t5 models as ONNX"):
         onnx_export.export_retriever(folder)
 
 
@@ -98,5 +100,7 @@ def test_what_torch_cannot_write_is_named(tmp_path: Path) -> None:
 def test_other_numbers_than_ours_are_refused(retriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(retriever / "model", tmp_path / "model")
     monkeypatch.setattr(onnx_export, "TOLERANCE", 0.0)
-    with pytest.raises(UserError, match=r"ONNX Runtime gives other numbers: of a query by [\d.e-]+; accepted: 0"):
+    with pytest.raises(
+        UserError, match=r"ONNX Runtime and the model differ in the output of a query by [\d.e-]+, more"
+    ):
         onnx_export.export_retriever(folder)

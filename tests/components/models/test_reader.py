@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
     (folder / "tokens").mkdir()
     tokenize(folder / "tokens", toy.INLINE, data=data, model=start, config=TokenizeConfig())
     reader = Reader.load(start / "model").eval()
-    return start, reader, ReaderInputs(reader, folder / "tokens", start / "model")
+    return start, reader, ReaderInputs.stored(reader, folder / "tokens", start / "model")
 
 
 def joined(made: Any, questions: list[np.ndarray], tokens: int = 10_000) -> Any:
@@ -73,7 +73,7 @@ def test_the_template_of_the_released_code(data: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         tokenize(tmp_path / name, toy.INLINE, data=data, model=start, config=how)
     reader = Reader.load(start / "model")
-    readings = ReaderInputs(reader, tmp_path / "tokens", start / "model")
+    readings = ReaderInputs.stored(reader, tmp_path / "tokens", start / "model")
     texts = pq.read_table(data / "documents.parquet").to_pylist()
     asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
     pairs = np.array([[0, 3], [4, 8], [5, 20]])
@@ -84,7 +84,7 @@ def test_the_template_of_the_released_code(data: Path, tmp_path: Path) -> None:
         assert batch.ids[row][batch.mask[row] > 0].tolist() == whole
         assert readings.lengths(pairs)[row] == len(whole) < 60
     with refused("plain", "other-tokenizer"):
-        ReaderInputs(reader, tmp_path / "plain", start / "model")
+        ReaderInputs.stored(reader, tmp_path / "plain", start / "model")
 
 
 def test_with_one_passage_it_is_the_model_itself(made: Any) -> None:
@@ -149,7 +149,7 @@ def test_an_encoder_makes_a_reader(data: Path, encoder: Path, tmp_path: Path) ->
     (tmp_path / "tokens").mkdir()
     tokenize(tmp_path / "tokens", toy.INLINE, data=data, model=start, config=TemplatedConfig(template="fid"))
     reader = Reader.load(start / "model")
-    readings = ReaderInputs(reader, tmp_path / "tokens", start / "model")
+    readings = ReaderInputs.stored(reader, tmp_path / "tokens", start / "model")
     pairs, wanted = np.array([[0, 3], [0, 9]]), toy.WORDS[0]
     encoded = reader.tokenizer([wanted], return_tensors="pt")
     answers = Batch(encoded["input_ids"], encoded["attention_mask"])
@@ -177,5 +177,5 @@ def test_it_loads_again(made: Any, tmp_path: Path) -> None:
 
 
 def test_a_reader_is_not_cut() -> None:
-    with pytest.raises(ValueError, match="a reader keeps all its layers"):
+    with pytest.raises(ValueError, match="a reader always keeps all its layers"):
         ReaderConfig(model="x", layers=2)

@@ -108,7 +108,7 @@ def test_a_router_has_a_tower_for_each_side(tmp_path: Path, dense: str) -> None:
     assert (model.config.towers, model.config.query_tokens, model.config.document_tokens) == ("separate", 8, 20)
     assert sorted(model.projections) == {"none": [], "apart": ["document", "query"], "one": ["shared"]}[dense]
     assert_same_vectors(model, folder, folder / "query_0_Transformer")
-    with pytest.raises(UserError, match=r"towers: shared: .* has separate; accepted: separate, or null"):
+    with pytest.raises(UserError, match=r"towers: got shared, but .* has separate. Use separate, or null"):
         read(folder, towers="shared")
 
 
@@ -172,16 +172,20 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     "pooling": (
         "1_Pooling/config.json",
         {"pooling_mode": "max"},
-        "1_Pooling pools by max; accepted: cls, mean or",
+        "1_Pooling pools by max. Sparring accepts one of cls, mean",
     ),
     "two poolings": ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "1_Pooling pools by cls, mean"),
-    "bias": ("2_Dense/config.json", {"bias": True}, r"2_Dense/model.safetensors: weights of the shapes"),
-    "tanh": ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Tanh"}, "has activation_func"),
-    "residual": ("2_Dense/config.json", {"use_residual": True}, "has use_residual: True"),
+    "bias": ("2_Dense/config.json", {"bias": True}, r"2_Dense/model.safetensors: the weights have the shapes"),
+    "tanh": (
+        "2_Dense/config.json",
+        {"activation_function": "torch.nn.modules.activation.Tanh"},
+        "has `activation_func",
+    ),
+    "residual": ("2_Dense/config.json", {"use_residual": True}, "has `use_residual: True"),
     "cut": (ABOUT, {"truncate_dim": 4, "similarity_fn_name": "dot"}, r"cut to 4 numbers \(truncate_dim\) after Norm"),
-    "kind": (ABOUT, {"model_type": "SparseEncoder"}, "holds a SparseEncoder; accepted: a SentenceTransformer"),
-    "texts": ("sentence_bert_config.json", {"modality_config": {"image": {}}}, "none for texts, but for image"),
-    "task": ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "has transformer_task: fill-mask"),
+    "kind": (ABOUT, {"model_type": "SparseEncoder"}, "contains a SparseEncoder. Sparring accepts a Sentence"),
+    "texts": ("sentence_bert_config.json", {"modality_config": {"image": {}}}, "none for texts, only for image"),
+    "task": ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "has `transformer_task: fill-mask`"),
 }
 
 
@@ -197,8 +201,8 @@ def test_what_we_do_not_have_is_refused_by_name(tmp_path: Path, mistake: str) ->
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("sentence_transformers.models.LSTM", "the modules Transformer, Pooling, LSTM, Normalize; accepted: "),
-        ("mine.Layer", "the module mine.Layer is code of its own"),
+        ("sentence_transformers.models.LSTM", "its modules are Transformer, Pooling, LSTM, Normalize"),
+        ("mine.Layer", "the module mine.Layer is custom code"),
     ],
 )
 def test_modules_we_do_not_have_are_refused_by_name(tmp_path: Path, kind: str, says: str) -> None:
@@ -214,9 +218,9 @@ def test_a_folder_that_does_not_say_how_vectors_are_compared(tmp_path: Path) -> 
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     folder = written(tmp_path, [transformer(tmp_path, 1), Pooling(32, "cls")])
-    for name, says in ((None, "what its folder does not say"), ("manhattan", "manhattan")):
+    for name, says in ((None, "does not say how vectors"), ("manhattan", "manhattan")):
         change(folder, ABOUT, similarity_fn_name=name)
-        with pytest.raises(UserError, match=rf"similarity: .* compares vectors by {says}; accepted: dot, cosine"):
+        with pytest.raises(UserError, match=rf"similarity: .* {says}.*Set `similarity` to dot or cosine"):
             read(folder)
         assert read(folder, similarity="dot").config.similarity == "dot"
 
@@ -226,7 +230,7 @@ def test_towers_that_share_only_some_modules_are_refused(tmp_path: Path) -> None
 
     one = transformer(tmp_path, 1)
     poolings = {"query_modules": [one, Pooling(32, "cls")], "document_modules": [one, Pooling(32, "mean")]}
-    with pytest.raises(UserError, match="queries and documents have one Transformer and other modules after it"):
+    with pytest.raises(UserError, match="queries and documents share a Transformer, but have different modules"):
         read(written(tmp_path, [Router.for_query_document(**poolings)]))
 
 
@@ -247,13 +251,13 @@ def test_our_ranker_comes_in_as_it_was(tmp_path: Path, encoder: Path, pooling: s
     other = "mean" if pooling == "cls" else "cls"
     with refused("pooling", "fixed-by-model"):
         CrossEncoder.start(CrossEncoderConfig(model=str(tmp_path / "one"), pooling=other))
-    with pytest.raises(UserError, match="the folder holds a CrossEncoder; accepted: a SentenceTransformer"):
+    with pytest.raises(UserError, match=r"the folder contains a CrossEncoder. Sparring accepts a SentenceTransformer"):
         read(tmp_path / "one")
 
 
 def test_two_towers_begin_no_ranker(tmp_path: Path, encoder: Path) -> None:
     first, _ = DualEncoder.start(toy.retriever_config(encoder, towers="separate"))
     first.save(tmp_path / "one", encoder)
-    with pytest.raises(UserError, match=r"no encoder beside modules\.json, but in folders below it"):
+    with pytest.raises(UserError, match=r"has its encoders in subfolders. Name the subfolder"):
         CrossEncoder.start(CrossEncoderConfig(model=str(tmp_path / "one")))
     CrossEncoder.start(CrossEncoderConfig(model=str(tmp_path / "one" / "query"), pair_tokens=24))

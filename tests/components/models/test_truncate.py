@@ -79,7 +79,7 @@ def test_a_folder_says_it_again(whole: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_more_dimensions_than_there_are(whole: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match=r"truncate: 33: the vectors of .* have 32 dimensions; accepted: at most these"):
+    with pytest.raises(UserError, match=r"truncate: got 33, but the vectors of .* have 32 dimensions"):
         DualEncoder.start(toy.retriever_config(whole["dot"], truncate=33, query_tokens=24))
 
 

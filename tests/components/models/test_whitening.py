@@ -36,7 +36,7 @@ def test_it_is_the_published_one() -> None:
 
 
 def test_vectors_in_a_plane_are_refused() -> None:
-    with pytest.raises(UserError, match="the vectors of 5 texts do not spread in all 6 directions; accepted: more"):
+    with pytest.raises(UserError, match=r"the vectors of 5 texts do not span all 6 dimensions. Provide more"):
         whitening([VECTORS[:5]])
-    with pytest.raises(UserError, match="no texts to fit it to"):
+    with pytest.raises(UserError, match="there are no texts to fit it to"):
         whitening([])

@@ -159,7 +159,7 @@ def test_vectors_of_another_retriever_and_losses_over_the_batch_are_refused(obje
         objective(losses=[{"function": DIVERGENCE, "over": "batch"}])
     for path in vectors.glob("*.npy"):
         np.save(path, np.load(path)[:, :30])
-    with pytest.raises(ValueError, match="vectors of 30 numbers, and the retriever's queries have 32"):
+    with pytest.raises(ValueError, match="vectors have 30 numbers, but the retriever's query vectors have 32"):
         objective()
 
 

@@ -375,13 +375,13 @@ def test_the_gradient_is_checked_where_nothing_is_drawn(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"places": "all", "average": "texts"}, "places: all: the released mean"),
-        ({"places": "all", "task": "replaced"}, "places: all: the released mean"),
+        ({"places": "all", "average": "texts"}, "places: got all, which needs `task: detection`"),
+        ({"places": "all", "task": "replaced"}, "places: got all, which needs `task: detection`"),
         ({"rate": 0.0}, "greater than 0"),
         ({"deletion_rate": 1.0}, "less than 1"),
         ({"edits": []}, "at least 1 item"),
-        ({"edits": ["insert", "insert"]}, "edits: .* one is there twice"),
-        ({"edits": ["insert"], "task": "masked"}, "edits: .*: what is inserted was nothing before"),
+        ({"edits": ["insert", "insert"]}, "edits: .* a kind is repeated"),
+        ({"edits": ["insert"], "task": "masked"}, "edits: .* inserted tokens have no original token"),
     ],
     ids=str,
 )
@@ -395,10 +395,10 @@ def test_what_cannot_be_trained_is_refused(pretraining: Artifacts, grouped: Arti
     with refused("generator", "missing-model"):
         pretraining.objective(Variant("diffcse", EDITING.views))
     for options in ({"task": "masked"}, {"edits": ["delete"]}):
-        with pytest.raises(UserError, match=r"generator: `task: masked` and `edits: \[delete\]` have none"):
+        with pytest.raises(UserError, match=r"generator: `task: masked` and `edits: \[delete\]` do not use a"):
             pretraining.objective(EDITING, difference=DifferenceConfig(**options))
     other = toy.started(tmp_path / "generator", toy.language_model_config(toy.write_encoder(tmp_path / "x", "roberta")))
     with refused("generator", "other-vocabulary"):
         pretraining.objective(EDITING, generator=other)
-    with pytest.raises(UserError, match="edits_of: next: candidates of a group have no next text; accepted: same"):
+    with pytest.raises(UserError, match="edits_of: got next, but candidates of a group have no next text"):
         grouped.objective(RETRIEVER, difference=DifferenceConfig(edits_of="next"))

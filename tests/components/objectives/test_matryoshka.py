@@ -112,14 +112,14 @@ def test_gradient_caching_changes_no_gradient(objective: Any) -> None:
 
 
 def test_mistakes_are_named(objective: Any, tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> None:
-    with pytest.raises(UserError, match="dimensions: 64: the retriever's vectors have 32; accepted: at most these"):
+    with pytest.raises(UserError, match="dimensions: got 64, but the retriever's vectors have 32 dimensions"):
         objective([loss(over="batch", dimensions=[64, 8])])
-    with pytest.raises(UserError, match=r"dimension_weights: got 1; accepted: one for each of `dimensions`"):
+    with pytest.raises(UserError, match=r"dimension_weights: got 1 weights for 2 `dimensions`"):
         toy.train_config(losses=[loss(dimensions=[8, 4], dimension_weights=[1.0])])
     with refused("losses.0.dimensions.1", "too-small"):
         toy.train_config(losses=[loss(dimensions=[8, 0])])
     config: TrainConfig = toy.train_config(losses=[loss(dimensions=[8])])
-    with pytest.raises(ValueError, match="warm: losses: dimensions: 'group' of the objective ranker has no vectors"):
+    with pytest.raises(ValueError, match="warm: losses: dimensions: `over: group` of the objective ranker has no"):
         check_training("ranker", config, "warm")
     check_training("retriever", config, "warm")
     check_training("diffcse_retriever", config, "warm")
@@ -132,7 +132,7 @@ def test_mistakes_are_named(objective: Any, tmp_path: Path, data: Path, tokens: 
         max_tokens=100,
         recompute=False,
     )
-    with pytest.raises(UserError, match="losses: dimensions: ranker has no vectors to cut; accepted: null"):
+    with pytest.raises(UserError, match="losses: dimensions: the objective ranker has no vectors to cut"):
         Ranker(inputs)
 
 

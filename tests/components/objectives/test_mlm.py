@@ -69,5 +69,5 @@ def test_a_model_without_mask_tokens_is_refused(pretraining: Artifacts, tmp_path
     tokenize(
         tmp_path / "tokens", toy.INLINE, data=pretraining.data, model=started, config=TokenizeConfig(max_tokens=24)
     )
-    with pytest.raises(UserError, match="its tokenizer has no mask token"):
+    with pytest.raises(UserError, match="the tokenizer has no mask token"):
         replace(pretraining, tokens=tmp_path / "tokens").objective(VARIANTS["mlm"], start=started)

@@ -304,7 +304,7 @@ def test_the_generator_scores_masked_places_alone(pretraining: Artifacts, monkey
 def test_a_generator_of_another_vocabulary_is_refused(pretraining: Artifacts, tmp_path: Path) -> None:
     other = toy.write_encoder(tmp_path / "roberta", "roberta")
     started = toy.started(tmp_path / "generator", toy.language_model_config(other))
-    with pytest.raises(UserError, match=r"generator: .*roberta: its vocabulary is another than the retriever's"):
+    with pytest.raises(UserError, match=r"generator: the vocabulary of .*roberta differs from the retriever's"):
         pretraining.objective(SIMLM, generator=started)
     with refused("head", "other-vocabulary"):
         pretraining.objective(SIMLM, language_model=started)
@@ -350,9 +350,9 @@ def test_the_saved_encoder_is_transformers_and_sentence_transformers(pretraining
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoder_rate": 0.5, "decoder_rate": 0.3}, "decoder_rate: what is masked for the encoder"),
-        ({**CONDENSER, "decoder_rate": 0.5}, "decoder_reads: states"),
-        ({**CONDENSER, "task": "replaced"}, "decoder_reads: states"),
+        ({"encoder_rate": 0.5, "decoder_rate": 0.3}, "decoder_rate: 0.3 is below encoder_rate"),
+        ({**CONDENSER, "decoder_rate": 0.5}, "decoder_reads: the encoder's states need"),
+        ({**CONDENSER, "task": "replaced"}, "decoder_reads: the encoder's states need"),
         ({"masked_as": "bert"}, "masked_as: the generator samples at mask tokens"),
     ],
     ids=str,
@@ -363,14 +363,14 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
 
 
 def test_what_cannot_be_pretrained_is_refused(pretraining: Artifacts, encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="generator: `task: replaced` needs one"):
+    with pytest.raises(UserError, match="generator: `task: replaced` needs a generator"):
         pretraining.objective(Variant("simlm", BOTH))
-    with pytest.raises(UserError, match="generator: `task: masked` has none"):
+    with pytest.raises(UserError, match="generator: `task: masked` does not use"):
         pretraining.objective(Variant("simlm", BOTH, {"task": "masked"}, generator=True))
-    with pytest.raises(UserError, match="losses: over: encoder: nothing is masked there"):
+    with pytest.raises(UserError, match="losses: over: encoder: no tokens are masked"):
         pretraining.objective(Variant("simlm", BOTH, VARIANTS["AutoEncoder"].bottleneck))
     two = toy.started(tmp_path / "two", toy.retriever_config(encoder, towers="separate"))
-    with pytest.raises(UserError, match="towers: separate: pre-training makes one encoder"):
+    with pytest.raises(UserError, match="towers: got separate, but pre-training makes one"):
         pretraining.objective(VARIANTS["MLM"], start=two)
 
 

@@ -47,11 +47,11 @@ def test_a_format_is_a_file_with_a_source() -> None:
         ),
         (
             {"format": "dpr", "path": "x", "retriever": {"dev": "a"}, "questions": {"dev": "b"}},
-            "c.yaml: data: split 'dev' is in both retriever and questions",
+            "c.yaml: data: the split 'dev' is in both `retriever` and `questions`",
         ),
         (
             {"format": "huggingface", "documents": {"path": "x", "dataset": "y"}, "queries": {"path": "z"}},
-            "c.yaml: data.documents: give either dataset (on the hub) or path (a folder)",
+            "c.yaml: data.documents: set either `dataset` (a name on the hub) or `path` (a folder)",
         ),
         (3, "c.yaml: data: got 3; accepted: keys and values"),
     ],
@@ -95,7 +95,7 @@ def test_the_environment_moves_data(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert locate("data/squad") == tmp_path / "squad"
     assert locate("other/data/squad") == Path("other/data/squad")
     assert locate("/data/squad") == Path("/data/squad")
-    with pytest.raises(UserError, match="s3://bucket/squad: a URL; accepted: a file or folder of the machine that"):
+    with pytest.raises(UserError, match="s3://bucket/squad: this is a URL"):
         locate("s3://bucket/squad")
 
 
@@ -110,6 +110,7 @@ def test_what_is_missing_is_named_without_reading(tmp_path: Path) -> None:
 
 def test_the_format_of_csv_files_is_named() -> None:
     with pytest.raises(
-        UserError, match=r"unknown format 'csv'; accepted: .*; for \.csv, \.jsonl, \.txt and \.parquet files: tables$"
+        UserError,
+        match=r"unknown format 'csv'; accepted: .*; for \.csv, \.jsonl, \.txt and \.parquet files use tables$",
     ):
         parse(Recipe, {"data": {"format": "csv"}}, where="c.yaml")

@@ -105,7 +105,7 @@ def test_dpr_answers_must_be_a_list(tmp_path: Path) -> None:
 def test_dpr_files_without_questions_are_refused(tmp_path: Path, file: str, nothing: str, key: str) -> None:
     found = dpr_source(dpr(tmp_path))
     (tmp_path / file).write_text(nothing)
-    with pytest.raises(UserError, match=rf"{file}: no questions are there; accepted: .* or no '[a-z]+' in `{key}`"):
+    with pytest.raises(UserError, match=rf"{file}: the file has no questions. Use .* or no '[a-z]+' in `{key}`"):
         list(found.read_queries())
 
 

@@ -90,12 +90,12 @@ def test_ids_in_two_forms_are_one_with_the_key(tmp_path: Path, kind: str) -> Non
 @pytest.mark.parametrize("kind", ["beir", "tables", "msmarco"])
 def test_without_the_key_it_is_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match=r"is there in another Unicode form, NFD\. " + HOW):
+    with pytest.raises(UserError, match=r"exists in a different Unicode form, NFD\. " + HOW):
         ingest(tmp_path / "out", toy.INLINE, source=declared(MADE[kind](tmp_path / "in")))
 
 
 def test_a_plan_names_the_key_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"there is no query 'q-{NFC}': it is there in another Unicode form.* {HOW}"):
+    with pytest.raises(UserError, match=rf"there is no query 'q-{NFC}': it exists in a different Unicode form.* {HOW}"):
         survey(declared(msmarco(tmp_path)), "", queries=None, documents=None)
 
 

@@ -32,7 +32,7 @@ def test_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docs.unlink()
     with pytest.raises(UserError, match=r"sparring: ir_datasets cannot read its docs: FileNotFoundError: .*docs\.tsv"):
         list(found.read_documents())
-    with pytest.raises(UserError, match="nonesuch: ir_datasets has no such id"):
+    with pytest.raises(UserError, match="nonesuch: ir_datasets has no dataset with this id"):
         list(source(format="ir_datasets", dataset="nonesuch").read_documents())
-    with pytest.raises(UserError, match="sparring: this id of ir_datasets has no queries"):
+    with pytest.raises(UserError, match="sparring: this dataset of ir_datasets has no queries"):
         list(source(format="ir_datasets", dataset="sparring", splits={"test": "sparring"}).read_queries())

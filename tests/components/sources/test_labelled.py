@@ -147,10 +147,10 @@ def test_tsv_files_by_split_or_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["sentence\tclass", "a\tb"], ": wrong header (got the columns sentence, class; accepted: score sentence1 "),
+        (["sentence\tclass", "a\tb"], ": wrong header (got the columns sentence, class, expected score sentence1 "),
         (
             ["score\tsentence1\tsentence2", "high\tA\tB"],
-            ":2: score that is not a number (got 'high'; accepted: a number",
+            ":2: score that is not a number (got 'high', expected a number",
         ),
         (["score\tsentence1\tsentence2", "nan\tA\tB"], ":2: score that is not a number (got 'nan'"),
         (["score\tsentence1\tsentence2", "1_0\tA\tB"], ":2: score that is not a number (got '1_0'"),
@@ -205,16 +205,19 @@ def test_a_bad_line_of_senteval_is_named(tmp_path: Path, task: str, file: str, t
 @pytest.mark.parametrize(
     ("tree", "says"),
     [
-        ({"format": "senteval", "path": "x", "task": "STS17"}, "data.task: got 'STS17'; accepted: STS12, STS13, "),
+        (
+            {"format": "senteval", "path": "x", "task": "STS17"},
+            "data.task: got 'STS17'. Use one of these: STS12, STS13, ",
+        ),
         (
             {"format": "senteval", "path": "x", "task": "TREC", "splits": ["dev"]},
-            "data: splits: TREC has no split 'dev'; accepted: train, test",
+            "data: splits: TREC has no split 'dev'. Use one of these: train, test",
         ),
         (
             {"format": "tsv", "path": "x.tsv", "splits": ["dev"]},
-            "data: splits: x.tsv is one file; accepted: with {split}",
+            "data: splits: x.tsv is a single file. Write {split}",
         ),
-        ({"format": "tsv", "path": "x.tsv", "sample": {"all": 3}}, "data: sample: not accepted for labelled sentences"),
+        ({"format": "tsv", "path": "x.tsv", "sample": {"all": 3}}, "data: sample: this key does not apply to labelled"),
     ],
 )
 def test_a_wrong_declaration_is_one_clear_line(tree: dict[str, Any], says: str) -> None:

@@ -43,5 +43,5 @@ def test_msmarco_documents_have_a_title(tmp_path: Path) -> None:
 def test_msmarco_files_without_lines_are_refused(tmp_path: Path, file: str, role: str) -> None:
     found = source(format="msmarco", path=str(msmarco(tmp_path)))
     (tmp_path / file).write_text("")
-    with pytest.raises(UserError, match=rf"{file}: no {role} are there; accepted: a file with {role}, or "):
+    with pytest.raises(UserError, match=rf"{file}: the file has no {role}\. Use a file with {role}, or "):
         list(found.read_queries()), list(found.read_qrels())

@@ -101,7 +101,7 @@ def test_ingested_it_is_a_collection_with_splits(folder: Path, tmp_path: Path) -
 def test_the_shared_tasks_files_may_be_called_otherwise(folder: Path) -> None:
     found = read(folder, contexts="mrqa/{split}/{name}-web.jsonl", splits={"train": "train"})
     assert list(found.files()) == ["train/SQuAD/candidates.json", "mrqa/train/SQuAD-web.jsonl"]
-    with pytest.raises(UserError, match=r"contexts: got 'mrqa/\{set\}'; accepted: a name with \{split\} and \{name\}"):
+    with pytest.raises(UserError, match=r"contexts: got 'mrqa/\{set\}'\. Use a file name in which only \{split\}"):
         read(folder, contexts="mrqa/{set}").files()
 
 

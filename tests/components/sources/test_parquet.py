@@ -65,14 +65,14 @@ def test_parquet_of_other_tables(tmp_path: Path) -> None:
     assert without_place(found.read_queries()) == [("p", "p?", ["1"], "test"), ("q", "q?", [], "test")]
     with pytest.raises(UserError, match=r"qrels\.parquet: row 1: no split"):
         list(parquet(path=str(tmp_path), **keys).read_queries())
-    with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: no column 'body'.*id, title, text"):
+    with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: there is no column 'body'.*id, title, text"):
         list(parquet(path=str(tmp_path), **(keys | {"columns": {"documents": {"text": "body"}}})).read_documents())
     twice = pa.table([["a"], ["x"], ["y"]], names=["doc_id", "text", "text"])
     pq.write_table(twice, tmp_path / "twice.parquet")
-    with pytest.raises(UserError, match="wrong columns: 'text' is there more than once"):
+    with pytest.raises(UserError, match="wrong columns: there are several columns 'text'"):
         list(parquet(path=str(tmp_path), documents="twice.parquet").read_documents())
     wrong = {"documents": {"doc": "id"}}
-    with pytest.raises(UserError, match="columns: unknown column 'doc'; accepted: text, doc_id, title"):
+    with pytest.raises(UserError, match=r"columns: unknown column 'doc'. Use these names: text, doc_id, title"):
         list(parquet(path=str(tmp_path), **(keys | {"columns": wrong})).read_documents())
 
 
@@ -105,7 +105,7 @@ def test_declared_tables_without_rows_are_refused(tmp_path: Path) -> None:
     for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
         pq.write_table(table(columns).slice(0, 1 if name == "documents" else 0), tmp_path / f"{name}.parquet")
     found = parquet(path=str(tmp_path))
-    with pytest.raises(UserError, match=r"queries\.parquet: no queries are there; accepted: a file with queries, "):
+    with pytest.raises(UserError, match=r"queries\.parquet: there are no queries. Use a file with queries, "):
         list(found.read_queries())
-    with pytest.raises(UserError, match=r"qrels\.parquet: no qrels are there; accepted: a file with qrels, or `q"):
+    with pytest.raises(UserError, match=r"qrels\.parquet: there are no qrels. Use a file with qrels, or `q"):
         list(found.read_qrels())

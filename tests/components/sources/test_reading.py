@@ -24,16 +24,16 @@ def test_an_array_is_read_piece_by_piece(tmp_path: Path, chunk_chars: int) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1}', ": expected a JSON array"),
+        ('{"a": 1}', ": the file is not a JSON array"),
         ('[{"a": 1},\n {"a": 2\n', ": item 2: not JSON: Expecting ',' delimiter"),
         ('[{"a": 1},\n {"a": "x', ": item 2: not JSON: Unterminated string"),
         ('[{"a": 1}\n {"a": 2}]', ": item 1: not JSON: expected , or ]"),
         ('[{"a": 1}', ": item 1: not JSON: expected , or ]"),
         ('[{"a": nope}, ' + " " * 100 + "]", ": item 1: not JSON: Expecting value"),
-        ('[{"a": ' + "9" * 5_000 + "}]", ": item 1: not JSON that can be read: Exceeds the limit"),
-        ("[" * 200_000, ": item 1: not JSON that can be read: maximum recursion"),
-        ('[{"a": 1}]\n[{"a": 2}]', ": text follows the JSON array; accepted: one array a file"),
-        ("[]\n\n x", ": text follows the JSON array"),
+        ('[{"a": ' + "9" * 5_000 + "}]", ": item 1: this JSON cannot be read: Exceeds the limit"),
+        ("[" * 200_000, ": item 1: this JSON cannot be read: maximum recursion"),
+        ('[{"a": 1}]\n[{"a": 2}]', ": there is text after the JSON array. Use one array per file"),
+        ("[]\n\n x", ": there is text after the JSON array"),
     ],
 )
 def test_a_broken_array_names_its_item(tmp_path: Path, text: str, message: str) -> None:
@@ -80,7 +80,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     whole = gzip.compress(b"line\n" * 1000)
     for name, raw in {"cut.gz": whole[:-20], "other.gz": b"no archive"}.items():
         (tmp_path / name).write_bytes(raw)
-        with pytest.raises(UserError, match=rf"{name}: damaged \.gz file"):
+        with pytest.raises(UserError, match=rf"{name}: the \.gz file is damaged"):
             list(read_lines(tmp_path / name))
         with pytest.raises(UserError, match=f"{name}: not a JSON file"):
             list(read_array(tmp_path / name))
@@ -95,5 +95,5 @@ def test_cells_may_be_quoted_and_long() -> None:
 def test_utf_16_is_called_so(tmp_path: Path, encoding: str) -> None:
     """As spreadsheets write "Unicode text"; it was called no CSV."""
     (tmp_path / "faq.csv").write_text("\ufeffquestion,answer\r\na?,A\r\n", encoding=encoding)
-    with pytest.raises(UserError, match=r"faq\.csv: UTF-16 text; accepted: UTF-8 \(iconv"):
+    with pytest.raises(UserError, match=r"faq\.csv: the text is UTF-16. Convert it to UTF-8 \(iconv"):
         list(read_csv(tmp_path / "faq.csv"))

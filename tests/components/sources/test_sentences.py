@@ -97,7 +97,7 @@ def test_what_dangles_is_named_where_it_stands(folder: Path, tmp_path: Path) -> 
 
 def test_without_answers_no_sentence_can_be_relevant(folder: Path) -> None:
     write(folder / "queries.jsonl", *(json.dumps({"_id": f"q{i}", "text": "?"}) for i in range(1, 5)))
-    with pytest.raises(UserError, match="format sentences: no query of `of` has answers"):
+    with pytest.raises(UserError, match="format sentences: the queries of `of` have no answers"):
         list(cut(folder).read_qrels())
 
 
@@ -110,8 +110,8 @@ class Recipe(Config):
 @pytest.mark.parametrize(
     ("inside", "message"),
     [
-        ({"sample": {"train": 1}}, r"data: of\.sample: accepted beside `format: sentences`, not inside"),
-        ({"on_bad": "drop"}, r"data: of\.on_bad: accepted beside"),
+        ({"sample": {"train": 1}}, r"data: of\.sample: move this key out of `of`"),
+        ({"on_bad": "drop"}, r"data: of\.on_bad: move this key out of `of`"),
         ({"format": "bier"}, r"data\.of: unknown format 'bier'; accepted: .*beir, "),
         ({"pth": 1}, r"data\.of\.pth: unknown key; accepted: format, on_bad, "),
     ],

@@ -57,7 +57,9 @@ def test_judgements_without_any_query_are_refused(beir: Path, tmp_path: Path) ->
     """Else it would be as if nobody had asked, until the collection is read."""
     own = shutil.copytree(beir, tmp_path / "own")
     (own / "queries.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"\.tsv:2: there is no query .*, nor any other .*; no query can be used$"):
+    with pytest.raises(
+        UserError, match=r"\.tsv:2: there is no query .*, nor any other .*There are no usable queries\.$"
+    ):
         survey(source(own), "", queries=words, documents=words)
 
 
@@ -70,7 +72,7 @@ def test_records_that_cannot_be_used_are_refused(beir: Path, tmp_path: Path, dro
         head, *rows = file.read_text().splitlines()
         file.write_text("".join(f"{line}\n" for line in [head, *(row.rpartition("\t")[0] + "\tx" for row in rows)]))
     told = source(own).model_copy(update={"on_bad": "drop" if dropped else "fail"})
-    ending = "; nor can any other judgement be used" if dropped else "; mend it, or set data.on_bad: drop"
+    ending = ". The collection has no usable judgement." if dropped else ". Fix the record, or set data.on_bad: drop."
     with pytest.raises(UserError, match=rf"\.tsv:2: relevance that is not an integer \(got 'x', .*\){ending}$"):
         survey(told, "", queries=words, documents=words)
     (own / "qrels" / "train.tsv").write_text((beir / "qrels" / "train.tsv").read_text())

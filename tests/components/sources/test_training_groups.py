@@ -245,7 +245,7 @@ def test_a_scored_group_without_negatives_keeps_its_positive(tmp_path: Path) -> 
 
 def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
     short = GROUPS[1]._replace(doc_ids=["2"], documents=GROUPS[1].documents[:1], targets=[1.0], teacher=[3.0])
-    with pytest.raises(UserError, match="groups with different numbers of negatives"):
+    with pytest.raises(UserError, match="The groups differ in their numbers of negatives"):
         sentence_transformers.write_groups([GROUPS[0], short], tmp_path, "train")
     assert not (tmp_path / "train.parquet").exists()
 
@@ -254,12 +254,12 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
     ("kind", "row", "reason"),
     [
         ("tevatron", {"query": "a", "positive_passages": [], "negative_passages": []}, "expected query_id"),
-        ("tevatron", {"query_id": "1", "positive_document_ids": [], "negative_document_ids": []}, "the key `corpus`"),
+        ("tevatron", {"query_id": "1", "positive_document_ids": [], "negative_document_ids": []}, "need `corpus`"),
         ("tevatron", {"query_id": "1", "query": "a", "positive_passages": ["x"], "negative_passages": []}, "objects"),
-        ("tevatron", {"query_id": "1", "query": "a", "positive_passages": {}}, "positive_passages: accepted: a list"),
-        ("flagembedding", {"query": "a", "pos": PARIS}, "pos: accepted: a list"),
+        ("tevatron", {"query_id": "1", "query": "a", "positive_passages": {}}, "positive_passages must be a list"),
+        ("flagembedding", {"query": "a", "pos": PARIS}, "pos must be a list"),
         ("flagembedding", {"query": "a", "pos": None}, "expected query, pos and neg"),
-        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": ROME}, "neg: accepted: a list"),
+        ("flagembedding", {"query": "a", "pos": [PARIS], "neg": ROME}, "neg must be a list"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [3]}, "must be text"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [ROME], "pos_scores": [1], "neg_scores": []}, "be as"),
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": ["high"]}, "got 'high'"),
@@ -267,11 +267,19 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
         ("flagembedding", {"query": "a", "pos": [PARIS], "neg": [], "pos_scores": [1e39]}, "got 1e+39"),
         ("sentence_transformers", {"text": "a", "label": 1}, "two columns of text"),
         ("sentence_transformers", {"a": "x", "b": None}, "a query without a text after it"),
-        ("sentence_transformers", {"anchor": "x", "positive": None, "negative": "y"}, "the positive, is null"),
+        (
+            "sentence_transformers",
+            {"anchor": "x", "positive": None, "negative": "y"},
+            "the positive, 'positive', is null",
+        ),
         ("sentence_transformers", {"a": "x", "b": []}, "a query without a text after it"),
-        ("sentence_transformers", {"a": "x", "b": "y", "c": "z", "label": 0.4}, "one for each text after the query"),
-        ("sentence_transformers", {"positive": "x", "query": "y"}, "'positive' is column 1 of the texts; `columns`"),
-        ("sentence_transformers", {"query_id": "x", "text": "y"}, "'query_id' has no texts, but ids; `columns` names"),
+        (
+            "sentence_transformers",
+            {"a": "x", "b": "y", "c": "z", "label": 0.4},
+            "expected one for each text after the query",
+        ),
+        ("sentence_transformers", {"positive": "x", "query": "y"}, "'positive' is column 1 of the texts. Name"),
+        ("sentence_transformers", {"query_id": "x", "text": "y"}, "'query_id' is a column of ids, not of texts. Name"),
     ],
 )
 def test_a_bad_row_is_named_once(tmp_path: Path, kind: str, row: dict[str, Any], reason: str) -> None:

@@ -124,7 +124,7 @@ def test_files_may_be_compressed_and_begin_with_a_mark(tmp_path: Path, read: Any
         ("q Q0 a 1 2 x\nq Q0 a\n", r"run\.txt:2: expected 6 columns .* got 3"),
         ("q Q0 a 1 2 x\n\nq Q0 b 1 two x\n", r"run\.txt:3: the score 'two' is not a number"),
         ("q Q0 b 1 nan x\n", r"run\.txt:1: the score 'nan' is not a number"),
-        ("q Q0 a 1 2 x\nq Q0 a 2 1 x\n", r"run\.txt: query q ranks a document twice"),
+        ("q Q0 a 1 2 x\nq Q0 a 2 1 x\n", r"run\.txt: the query q ranks a document twice"),
     ],
 )
 def test_what_is_wrong_with_a_run_is_named_by_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -17,6 +17,8 @@ LEXICAL = {"kind": "lexical", "analysis": {}, "k": 10}
 DENSE = {"kind": "dense", "k": 20, "query_tokens": 8}
 FUSED = {"kind": "fused", "how": "interleave", "of": ["lexical", "dense"], "depth": 25}
 RANKER = {"kind": "ranker", "of": "dense", "depth": 5}
+EXPANSION = {"kind": "expansion", "of": "lexical", "relevance": {}, "frequencies": "frequencies.json"}
+READER = {"kind": "reader", "of": "lexical", "passages": 3, "passage_tokens": 24, "new_tokens": 4}
 BASE = {"version": config.VERSION, "name": "one", "documents": 50}
 
 
@@ -31,6 +33,16 @@ BASE = {"version": config.VERSION, "name": "one", "documents": 50}
             "stages: no stage reads dense; accepted: without it",
         ),
         ({"lexical": LEXICAL, "near": {"kind": "neighbours", "of": "lexical"}}, "stages.near.of: 'lexical' has no vec"),
+        ({"dense": DENSE, "more": {**EXPANSION, "of": "dense"}}, "stages.more.of: 'dense' has no Lucene index"),
+        ({"lexical": LEXICAL, "more": {**EXPANSION, "relevance": None}}, "relevance, generate: accepted: one of them"),
+        ({"lexical": LEXICAL, "more": {**EXPANSION, "generate": {}}}, "relevance, generate: accepted: one of them"),
+        ({"lexical": LEXICAL, "more": {**EXPANSION, "frequencies": None}}, "frequencies: none; accepted: the file"),
+        ({"lexical": LEXICAL, "more": {**EXPANSION, "choice": "lowest"}}, "reranker: accepted with `choice: lowest`"),
+        ({"lexical": LEXICAL, "more": {**EXPANSION, "choice": "all"}}, "fusion: accepted for several expansions"),
+        (
+            {"lexical": LEXICAL, "reader": READER, "ranker": {**RANKER, "of": "reader"}},
+            "stages.ranker: 'reader' is a reader; accepted: a reader as the last stage",
+        ),
         ({"dense": DENSE, "ranker": {**RANKER, "priors": {"lexical": 1.0}}}, "stages.ranker: it reads 'lexical'"),
     ],
 )

@@ -226,7 +226,7 @@ def test_carrying_weights_begins_schedule_and_moments_anew(run: Any, tmp_path: P
 def test_an_optimizer_is_kept_where_another_training_may_carry_it(run: Any, tmp_path: Path) -> None:
     run("alone", updates=2, schedule_updates=None)
     assert [path.name for path in (tmp_path / "alone/state").iterdir()] == ["state.json"]
-    with pytest.raises(UserError, match=r"carry: all: what this training starts from has no optimizer; accepted: "):
+    with pytest.raises(UserError, match=r"carry: got all, but the start model was saved without its optimizer. Use "):
         run("next", updates=2, start=tmp_path / "alone", carry="all")
 
 

@@ -89,7 +89,7 @@ class TestVisitsOfAnUpdate:
         rows = list(range(12))
         assert [share(rows, 3, part) for part in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
         assert share(rows, 1, 0) == rows
-        with pytest.raises(ValueError, match="12 rows cannot be shared among 5"):
+        with pytest.raises(ValueError, match="12 rows cannot be divided evenly among 5"):
             share(rows, 5, 0)
 
 
@@ -114,7 +114,7 @@ def test_a_schedule_that_is_over_too_early_is_refused() -> None:
     """The linear one is at 0 then; others go on."""
     losses = [{"function": "components.losses.listwise.cross_entropy"}]
     with pytest.raises(
-        ValueError, match="schedule_updates: 1 is less than this training's 2 updates, the last of which"
+        ValueError, match="schedule_updates: 1 is less than this training's 2 updates, so the last updates would"
     ):
         TrainConfig(updates=2, schedule_updates=1, losses=losses)
     assert TrainConfig(updates=2, schedule_updates=1, schedule="constant", losses=losses).schedule_updates == 1
@@ -123,6 +123,6 @@ def test_a_schedule_that_is_over_too_early_is_refused() -> None:
 def test_a_training_that_would_look_at_none_of_its_weights_is_refused() -> None:
     losses = [{"function": "components.losses.listwise.cross_entropy"}]
     with pytest.raises(
-        ValueError, match="every: 3 is more than the 2 updates, so no trained weights would be looked at"
+        ValueError, match="every: 3 is more than the 2 updates, so trained weights would never be validated"
     ):
         TrainConfig(updates=2, validate_on_dev={"every": 3}, losses=losses)

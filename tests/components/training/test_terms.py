@@ -145,7 +145,7 @@ def test_a_loss_that_fails_is_named_with_its_line() -> None:
 def test_a_loss_that_returns_something_else_is_named(name: str, got: str) -> None:
     values: Tensor = torch.ones(2, 3)
     scores = Scores(values, target=values, where=values.bool())
-    wanted = rf"own_losses\.{name} returned {got}; accepted: one value a query, a tensor of shape \(Q,\), here \(2,\)"
+    wanted = rf"own_losses\.{name} returned {got}\. Return a value per query: a tensor of shape \(Q,\), here \(2,\)"
     with pytest.raises(UserError, match=wanted):
         evaluate([LossTerm(function=f"own_losses.{name}")], lambda term: scores)
 
@@ -198,9 +198,9 @@ def test_a_need_that_is_not_declared_is_refused(loss: str) -> None:
 @pytest.mark.parametrize(
     ("loss", "says"),
     [
-        ("own_misspelt.loss", r"@needs\(taecher=\.\.\.\); accepted: teacher, blocks, of"),
-        ("own_losses.computed", r"own_losses\.computed: @needs\(\.\.\.\) reads literals"),
-        ("own_losses.by_no_option", r"@needs\(blocks=\('back',\)\); accepted: True, or names of its options"),
+        ("own_misspelt.loss", r"@needs\(taecher=\.\.\.\)` is not an argument of `needs`. Use teacher, blocks, of"),
+        ("own_losses.computed", r"own_losses\.computed: the arguments of @needs\(\.\.\.\) must be literals"),
+        ("own_losses.by_no_option", r"@needs\(blocks=\('back',\)\)` names options that the loss does not have"),
     ],
 )
 def test_a_wrong_declaration_is_refused(loss: str, says: str) -> None:

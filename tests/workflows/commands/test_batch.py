@@ -92,7 +92,7 @@ def test_a_folder_without_configs_is_told(tmp_path: Path, said: Said) -> None:
 
 def test_an_estimate_is_of_one(several: Place, said: Said) -> None:
     assert call(several, "plan", "--estimate") == 2
-    assert said()[1] == "error: --estimate is of one experiment; accepted: one config\n"
+    assert said()[1] == "error: --estimate: it takes one experiment; accepted: one config\n"
 
 
 def test_configs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_table_says_what_was_hit_and_what_was_done_twice() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--kills", "0"], "--kills: got 0; accepted: 1 and more"),
+        (["--kills", "0"], "--kills: got 0; accepted: 1 or more"),
         (["--keep", "{full}"], "--keep {full}: is not an empty folder; accepted: an empty or a new one"),
         (
             ["--keep", "{full}/file/x"],

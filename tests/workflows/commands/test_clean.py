@@ -126,7 +126,7 @@ def test_an_edit_after_clean_runs_to_the_end(played: Place, tmp_path: Path) -> N
 def test_clean_of_an_unfinished_run(played: Place, tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
     assert place("clean") == 2
-    assert said()[1].startswith("error: nothing of it has been run")
+    assert said()[1].startswith("error: no step of this run is finished or started; there is nothing to clean")
     assert place("run", "--until", "tokens") == 0
     assert place("clean") == 2
     assert said()[1].splitlines()[-1].startswith("error: the run is not finished")
@@ -143,7 +143,7 @@ def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: P
     assert place("clean", "--whole") == 2
     error = said()[1].splitlines()[-1]
     assert error.startswith(
-        f"error: {other} may use what would be removed, and its config cannot be read; mend that, or "
+        f"error: {other} may use what would be removed, and its config cannot be read; fix the config, or "
     )
     assert "no module 'nowhere" in error
     assert tiny.contents(place.store) == before
@@ -175,7 +175,7 @@ def test_a_run_of_another_config_is_not_taken_for_ones_own(played: Place, tmp_pa
     tiny.write(place.config, {**tree, "evaluate": {"measures": ["R@5"]}})
     before = tiny.contents(place.folder)
     assert place("clean", "--whole") == 2
-    assert "tiny: holds the run of another config than this one now is; accepted: that folder in its" in said()[1]
+    assert "tiny: the config was changed since this run; accepted: this folder in place of the" in said()[1]
     assert tiny.contents(place.folder) == before
 
 

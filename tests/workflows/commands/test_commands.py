@@ -286,7 +286,7 @@ def test_a_failure_is_status_1_and_one_line(
     assert place("run", "--until", "tokens") == 1
     *_, failed, advice = said()[1].splitlines()
     assert re.fullmatch(r"failed: step 'tokens' failed: the disk is on fire \(traceback: .*failure\.txt\)", failed)
-    assert advice == "Finished steps are kept. Once that is mended, repeat the command to resume."
+    assert advice == "Finished steps are kept. Fix the cause, then repeat the command to resume."
     assert place("plan") == 0
     assert re.search(r"tokens +collection +tokenize +partial", said()[0])
 

@@ -37,7 +37,7 @@ def test_a_table_that_is_cut(copy: Place, said: Said) -> None:
     """Arrow's error does not name the file; the step that fails by it does, and the command that reads it."""
     table = copy.artifact("data") / "documents.parquet"
     table.write_bytes(table.read_bytes()[:40])
-    named = rf"{table}: no Parquet file, or cut: .*; remove {table.parent} and make it again"
+    named = rf"{table}: not a Parquet file, or truncated: .*; remove {table.parent} and make it again"
     said()
     assert copy("search", "barami", "--system", "retriever 1") == 2
     assert re.fullmatch(rf"error: {named}: .* run .* --cluster .* --until 'data'", error(said))
@@ -56,7 +56,7 @@ def test_a_table_whose_footer_is_wrong(copy: Place, said: Said) -> None:
     table.write_bytes(whole[: -8 - length] + b"\xff" * length + whole[-8:])
     said()
     assert copy("search", "barami", "--system", "retriever 1") == 2
-    assert re.fullmatch(rf"error: {table}: no Parquet file, or cut: .*; remove .* --until 'data'", error(said))
+    assert re.fullmatch(rf"error: {table}: not a Parquet file, or truncated: .*; remove .* --until 'data'", error(said))
 
 
 def test_measures_that_are_cut(copy: Place, said: Said) -> None:

@@ -121,12 +121,12 @@ def test_evaluate_says_what_has_another_name(played: Place, tmp_path: Path, said
     command = ("evaluate", str(ranking), str(tmp_path / "qrels.trec"))
     ranking.write_text("1 Q0 d1 1 2.0 x\n")
     assert played(*command) == 2
-    assert said()[1].endswith("has no query of " + command[2] + ": its queries are such as '1', there 'q1'\n")
+    assert said()[1].endswith("has no query of " + command[2] + ". Its ids look like '1', those there like 'q1'.\n")
     ranking.write_text("q1 Q0 1 1 2.0 x\n")
     assert played(*command) == 0
     assert said()[1] == (
         f"{ranking}: 1 of 2 queries have no results, and count 0\n"
-        f"{ranking}: has no relevant document of any query: its documents are such as '1', in {command[2]} 'd1'\n"
+        f"{ranking}: has no relevant document of any query. Its ids look like '1', those in {command[2]} like 'd1'.\n"
     )
 
 

@@ -23,7 +23,7 @@ from sparring.components.retrieval import index
 from sparring.components.systems import config as configs
 from sparring.components.systems import example
 from sparring.components.systems.config import SystemConfig
-from sparring.components.systems.system import Hit, LoadedSystem
+from sparring.components.systems.system import Answered, Hit, LoadedSystem
 from sparring.workflows.command_line import main
 from sparring.workflows.commands import system_folder
 from tests.support import deployed, searching, tiny
@@ -140,6 +140,32 @@ def test_its_program_finds_the_same_with_the_border_s_own_tools(
         assert lines_of_code((folder / "example.py").read_text()) <= 12 + 14 * len(stages)
 
 
+def test_its_program_reranks_several_retrievers_by_neighbours(
+    run: Place, exported: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Two retrievers of different vectors, each reranked with numbers of its own, and fused."""
+    folder = exported(deployed.NEIGHBOURS) / "system"
+    stages = json.loads((folder / "system.json").read_text())["stages"]
+    other = changed(
+        folder,
+        tmp_path / "two",
+        **{
+            "dense 2": {**stages["dense"], "index": "index-2.faiss", "k": 15},
+            "neighbours 2": {**stages["neighbours"], "of": "dense 2", "k": 3, "context": 7, "geometric": "none"},
+            "fusion": {"kind": "fused", "of": ["neighbours", "neighbours 2"], "how": "interpolate", "depth": 12},
+        },
+    )
+    whole = faiss.read_index(str(folder / "index.faiss"))
+    vectors = whole.reconstruct_n(0, whole.ntotal)
+    noisy = faiss.IndexFlatIP(vectors.shape[1])
+    noisy.add(vectors + np.random.default_rng(0).normal(scale=vectors.std() / 2, size=vectors.shape).astype(np.float32))
+    faiss.write_index(noisy, str(other / "index-2.faiss"))
+    wanted = [(path, list(asked(run).values())[:2], 10) for path in (folder, other)]
+    one, two = ([[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted))
+    assert searching.by_examples(wanted) == [one, two]
+    assert one != two
+
+
 def lines_of_code(program: str) -> int:
     """Lines that say something, each of several that are one counted once."""
     tokens = tokenize.generate_tokens(io.StringIO(program).readline)
@@ -167,7 +193,7 @@ def test_scores_of_all_stages_are_printed(
 ) -> None:
     scores = {"lexical": 12.345, "dense": 0.5, "fusion": 0.0323, "ranker": -1.0}
     hit = Hit("d1", 0.7, scores, "A title", "Its text.")
-    monkeypatch.setattr(LoadedSystem, "search", lambda *_, **__: [[hit]])
+    monkeypatch.setattr(LoadedSystem, "answer", lambda *_, **__: [Answered(None, [hit])])
     assert search(run, exported("retriever") / "system", "bara") == 0
     assert said()[0].endswith("1. A title  (0.700: BM25 12.35, retriever 0.500, ranker -1.00)  d1\n   Its text.\n")
 
@@ -279,7 +305,7 @@ def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypa
     ("words", "says"),
     [
         (["--set", "k=3"], "--set: an exported system searches as its system.json says; accepted: with a config"),
-        (["-k", "41"], "-k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
+        (["-k", "41"], "-k: got 41, but the collection has 40 documents. Use 1 to 40."),
     ],
 )
 def test_words_that_a_folder_does_not_take(
@@ -309,7 +335,9 @@ def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str]
     shutil.copytree(exported("ranker over retriever") / "system", folder)
     weights = folder / "ranker" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(UserError, match=rf"^{weights}: not in safetensors, or cut: .*; export the system again$"):
+    with pytest.raises(
+        UserError, match=rf"^{weights}: not a safetensors file, or truncated: .*; export the system again$"
+    ):
         configs.read(folder)
 
 

@@ -204,7 +204,7 @@ def test_texts_alone_and_queries_without_judgements(
     lines(tmp_path / "unequal")
     write(tmp_path / "unequal" / "questions.txt", "what?", "who?")
     assert main(["init", "unequal"]) == 0
-    assert "nobody has said what is relevant to them" in said()[0]
+    assert "nobody has said which documents are relevant to them" in said()[0]
     for file in ("notes.yaml", "unequal.yaml"):
         assert main(["plan", file]) == 0
         assert "no query of the collection has a relevant document" in said()[0]
@@ -223,7 +223,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "not used: support.csv: " in out
     assert "documents.csv: no column of ids is known, so documents are numbered by row" in out
     assert "0 queries" in out
-    assert "next:  if files that are not used have queries or judgements, say so in own.yaml" in out
+    assert "next:  if unused files have queries or judgements, name them in own.yaml" in out
     assert "       queries: FILE\n       qrels: FILE\n       columns: {documents: {doc_id: THEIRS}, " in out
 
 
@@ -235,8 +235,8 @@ def test_where_a_table_without_links_may_have_queries_it_is_said_last(
     jsonl(tmp_path / "own/tickets.jsonl", *({"t": q, "u": text, "by": f"KB-{q}"} for q, text, _ in QUERIES))
     assert main(["init", "own"]) == 0
     last = said()[0].rpartition("next:  ")[2]
-    assert last.startswith("if files that are not used have queries or judgements, say so in own.yaml under `data`")
-    assert re.search(r"or go on with the documents alone:\n.* plan own\.yaml\n.* run own\.yaml\n$", last)
+    assert last.startswith("if unused files have queries or judgements, name them in own.yaml under `data`")
+    assert re.search(r"or continue with the documents alone:\n.* plan own\.yaml\n.* run own\.yaml\n$", last)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_table_that_cannot_be_read_is_not_passed_over(
     assert main(["init", "own"]) == 2
     error = said()[1]
     assert error.startswith(f"error: {says}")
-    assert error.endswith("; mend the file, or move it away\n")
+    assert error.endswith(". Fix the file, or move it away.\n")
     assert not Path("own.yaml").exists()
     plain_names(tmp_path / "own")
     (tmp_path / "own" / name).rename(tmp_path / "own" / f"aside-{name}")
@@ -337,7 +337,7 @@ def test_where_no_judgement_can_be_read_nothing_is_to_be_planned(
         head, *rows = file.read_text().splitlines()
         write(file, head, *(re.sub(r"\t\S+$", "\t0.5", row) for row in rows))
     assert main(["init", "own"]) == 0
-    assert said()[0].endswith("next:  mend the files: none of their judgements can be read\n")
+    assert said()[0].endswith("next:  fix the files: none of their judgements can be read\n")
 
 
 @pytest.mark.parametrize("name", ["relevant", "Is Relevant", "judgement", "gain", "correct"])
@@ -383,7 +383,9 @@ def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytes
         "qrels: {query_id: THEIRS, doc_id: THEIRS}}\n"
     )
     assert main(["plan", "own.yaml"]) == 2
-    assert said()[1].startswith("error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other that a ")
+    assert said()[1].startswith(
+        "error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other query that "
+    )
 
 
 @pytest.mark.parametrize("made", [beir, msmarco, dpr])
@@ -402,7 +404,7 @@ def test_columns_are_advised_to_formats_that_have_them(
     out = said()[0]
     assert "judgement of a missing document: " in out
     assert out.endswith(
-        "next:  mend the files: no judgement names both a query and a document, in the case of their ids\n"
+        "next:  fix the files: no judgement names both a query and a document, in the case of their ids\n"
     )
 
 
@@ -429,7 +431,9 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: py
     text = Path("mine.yaml").read_text()
     assert "# on_bad: drop  # would leave out: 1 x document with neither" in text
     assert main(["plan", "mine.yaml"]) == 2
-    assert "mine/corpus.jsonl:5: document with neither title nor text 'e'; mend it, or set data.on_bad" in said()[1]
+    assert (
+        "mine/corpus.jsonl:5: document with neither title nor text 'e'. Fix the record, or set data.on_bad" in said()[1]
+    )
     assert main(["plan", "mine.yaml", "--set", "data.on_bad=drop"]) == 0
 
 
@@ -507,11 +511,11 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     said_lines = said()[1].splitlines()
     assert said_lines[1:3] == ["  a.csv: columns x, y: none that is known", "  b.pdf: no table (.pdf)"]
     assert said_lines[3].startswith("  c.parquet: not a Parquet file")
-    assert said_lines[4] == "  scifact/: a collection of its own; accepted: odd/scifact"
+    assert said_lines[4] == "  scifact/: a separate collection; to read it, name odd/scifact"
     assert said_lines[5] == "accepted:"
     assert len(said_lines) == 13
     assert main(["init", "odd/c.parquet"]) == 2
-    assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]; mend the file, .*\n", said()[1])
+    assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]\. Fix the file, .*\n", said()[1])
     write(tmp_path / "told" / "told.csv", "statement,abstract", "a,b")
     assert main(["init", "told/told.csv"]) == 0
     assert "told.csv: not read: statement\n" in said()[0]
@@ -522,7 +526,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2
-    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, or names")
+    assert said()[1].startswith("error: There are several tables of pairs: faq.csv, more.csv. Keep one, name")
     write(tmp_path / "void" / "docs.csv", "id,text")
     assert main(["init", "void"]) == 2
     assert said()[1] == "error: void: no documents were read\n"

@@ -137,7 +137,7 @@ def test_files_of_training_data_that_tell_no_splits_are_asked_about(tmp_path: Pa
     for name in ("nq", "hotpot"):
         (tmp_path / f"{name}.jsonl").write_text('{"query": "a", "pos": ["b"], "neg": ["c"]}\n')
     assert main(["init", str(tmp_path)]) == 2
-    assert "several files of training data: hotpot.jsonl, nq.jsonl; accepted: names that tell" in said()[1]
+    assert "There are several files of training data: hotpot.jsonl, nq.jsonl. Name them by" in said()[1]
 
 
 def test_two_files_of_a_split_are_not_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
@@ -147,8 +147,8 @@ def test_two_files_of_a_split_are_not_read_as_one(tmp_path: Path, monkeypatch: p
         jsonl(tmp_path / "mine" / "data" / f"{name}.jsonl", {"query": f"{name}?", "pos": ["yes"], "neg": ["no"]})
     assert main(["init", "mine"]) == 2
     assert said()[1] == (
-        "error: mine/data/*.jsonl: data/train-more.jsonl, data/train.jsonl are of the split train; accepted: a file a "
-        "split, or parts whose names differ in numbers alone\n"
+        "error: mine/data/*.jsonl: data/train-more.jsonl, data/train.jsonl all belong to the split train. Use a file "
+        "per split, or parts whose names differ only in numbers.\n"
     )
 
 
@@ -300,7 +300,7 @@ def test_qrels_of_trec_are_known_by_their_lines(
     write(tmp_path / "own" / name, "no qrels")
     source = declared(yaml.safe_load(Path("own.yaml").read_text())["data"])
     if name in ("gold", "my.qrel", "qrels.trec", "told.gz"):
-        with pytest.raises(UserError, match=rf"own/{name}: is no table; accepted: \.csv, .* or TREC's qrels"):
+        with pytest.raises(UserError, match=rf"own/{name}: this is not a table. Use one of \.csv, .* or TREC's qrels"):
             list(source.read_qrels())
 
 

@@ -16,10 +16,11 @@ import yaml
 from sparring.components.data.tables import DOCUMENTS
 from sparring.components.models.capabilities import share_spelled_out
 from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.retrieval.lucene import INDEX
 from sparring.components.systems import example
 from sparring.components.systems.config import SystemConfig
 from sparring.workflows.command_line import main
-from sparring.workflows.steps.lucene import INDEX, LuceneIndexConfig, lucene_index
+from sparring.workflows.steps.lucene import LuceneIndexConfig, lucene_index
 from tests.support import searching, toy
 from tests.support.languages import QUERIES, TEXTS
 from tests.support.recognised import jsonl

@@ -34,7 +34,7 @@ LOSS = "retriever.game.train.losses.0"
         ("recipe: [", r"tiny\.yaml:1: not YAML"),
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
-        ("", r"tiny\.yaml: the file is empty; accepted: keys and values"),
+        ("", r"tiny\.yaml: the file is empty\. Write keys and values\."),
         ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: .*ar2, "),
         ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: .*ar2, "),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
@@ -74,7 +74,7 @@ def test_a_model_that_does_not_fit_is_told_with_the_plan(
     place = tiny.place(tmp_path / "place", tiny.ar2(beir, encoder))
     ranker = ["--set", f"ranker.model.model={tmp_path / 'three'}", "--set", "ranker.model.pooling=cls"]
     assert place(command, *ranker) == 2
-    says = f"error: start ranker: model: {tmp_path / 'three'}: its head gives 3 scores for a pair"
+    says = f"error: start ranker: model: {tmp_path / 'three'}: the head gives 3 scores per pair"
     assert said()[1].splitlines()[-1].startswith(says)
     assert not place.store.exists() or not list(place.store.glob("*/artifact.json"))
 
@@ -103,8 +103,8 @@ def test_arguments_that_are_not_utf8_are_one_line(said: Said, words: list[str]) 
     wrong = next(ascii(word) for word in words if not word.isascii())
     assert said() == (
         "",
-        f"error: argument {wrong}: not UTF-8. Write it in UTF-8; rename a file or folder that is "
-        "called so, or enter the folder and give `.`\n",
+        f"error: argument {wrong}: it is not UTF-8. Write it in UTF-8. If it names a file or folder, "
+        "rename that, or enter the folder and write `.`\n",
     )
 
 
@@ -124,15 +124,15 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
         ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
         (
             "retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
-            r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss",
+            r"retriever 1: validate_on_dev: measure: got 'nDCG', .* these: RR, accuracy, loss",
         ),
         (
             "ranker.game.train.losses.0.over=batch",
-            r"tiny\.yaml: ranker 1: losses: over: 'batch'; the objective ranker accepts group",
+            r"tiny\.yaml: ranker 1: losses: over: got 'batch', but the objective ranker accepts group",
         ),
         (
             "retriever.game.train.losses.0.over=all",
-            r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch",
+            r"retriever 1: losses: over: got 'all', but the objective retriever accepts group, batch",
         ),
         ("controls.ance=[]", r"controls: ance is included, and ance names no losses"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
@@ -142,7 +142,7 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
             r"have none\. Use a loss over targets, ",
         ),
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
-        ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
+        ("evaluate.select=train", r"evaluate\.select: systems learn from 'train'; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: .*beir, "),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_wrong_key_or_value_changes_nothing(
         (
             "start model measures",
             "k=41",
-            r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection",
+            r"k: got 41, but the collection has 40 documents. Use 1 to 40.",
         ),
         (
             "start model measures",
@@ -210,8 +210,8 @@ def test_a_wrong_key_or_value_changes_nothing(
             r"split 'tset' has no query with a relevant document; splits that have some: dev, test, train",
         ),
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
-        ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
-        ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
+        ("start retriever", "retriever.model=package:no-such-model", r"the package 'no_such_model' is not installed"),
+        ("start retriever", "retriever.layers=3", r"layers: got 3, but the model has 2 layers. Use 1 to 2"),
         ("retriever", "train.batch=3", r"batch: 3 rows cannot be shared evenly among 1 workers in 2 parts"),
     ],
 )
@@ -241,9 +241,9 @@ def test_workers_that_cannot_share_a_batch_are_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("k=41", r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
-        ("evaluate.split=tset", "splits: there are no queries in 'tset'; accepted: test, train, dev, or one that is"),
-        ("evaluate.select=val", "splits: there are no queries in 'val'; accepted: test, train, dev, or one that is"),
+        ("k=41", r"k: got 41, but the collection has 40 documents. Use 1 to 40."),
+        ("evaluate.split=tset", "splits: there are no queries in 'tset'. Use one of these splits: test, train, dev"),
+        ("evaluate.select=val", "splits: there are no queries in 'val'. Use one of these splits: test, train, dev"),
     ],
 )
 def test_what_a_collection_cannot_give_is_told_as_soon_as_it_is_read(
@@ -381,7 +381,7 @@ def test_evaluate_says_what_is_wrong_with_a_file(
 
 def test_evaluate_takes_directories_for_no_file(played: Place, tmp_path: Path, said: Said) -> None:
     assert played("evaluate", str(tmp_path), str(tmp_path)) == 2
-    assert said()[1] == f"error: {tmp_path}: is a directory; accepted: a file\n"
+    assert said()[1] == f"error: {tmp_path}: this is a directory. Name a file.\n"
 
 
 # Words and places
@@ -554,7 +554,7 @@ def test_a_store_that_becomes_read_only_is_named(
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", read_only)
         assert place("run", "--until", "data", "--no-estimate") == 1
-    kept = "Finished steps are kept. Once that is mended, repeat the command to resume."
+    kept = "Finished steps are kept. Fix the cause, then repeat the command to resume."
     assert re.fullmatch(rf"failed: {place.store}(/ingest-\w+)?: Read-only file system\n{kept}\n", said()[1])
     assert place("run", "--until", "data", "--no-estimate") == 0
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from sparring.components.systems.system import Hit, LoadedSystem
+from sparring.components.systems.reading import ReaderAnswer
+from sparring.components.systems.system import Answered, Hit, LoadedSystem
 from sparring.workflows.commands import search
 from sparring.workflows.distributed import machine
 from sparring.workflows.experiments import loading
@@ -132,9 +133,26 @@ def test_control_characters_of_documents_do_not_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, played: Place, said: Said
 ) -> None:
     hit = Hit("d\x1b[2J1", 1.0, {"dense": 1.0}, "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred")
-    monkeypatch.setattr(LoadedSystem, "search", lambda *_, **__: [[hit]])
+    monkeypatch.setattr(LoadedSystem, "answer", lambda *_, **__: [Answered(None, [hit])])
     assert played("search", "barami", *RETRIEVER) == 0
     assert said()[0] == "1. a  ]0;title  b  (1.000)  d\\x1b[2J1\n   one 31m two [31mred\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (ReaderAnswer("Oslo\x1b[2J", "d1"), "answer: Oslo [2J  (in d1)"),
+        (ReaderAnswer("Oslo", None), "answer: Oslo  (in none of the documents that were read)"),
+        (ReaderAnswer("", None), "answer: none"),
+    ],
+)
+def test_a_readers_answer_is_printed_first(
+    monkeypatch: pytest.MonkeyPatch, played: Place, said: Said, answer: ReaderAnswer, line: str
+) -> None:
+    hit = Hit("d1", 1.0, {"dense": 1.0}, "", "Its text.")
+    monkeypatch.setattr(LoadedSystem, "answer", lambda *_, **__: [Answered(answer, [hit])])
+    assert played("search", "barami", *RETRIEVER) == 0
+    assert said()[0] == f"{line}\n1. (1.000)  d1\n   Its text.\n"
 
 
 def queries_of(place: Place) -> list[dict[str, Any]]:
@@ -232,7 +250,7 @@ def test_who_says_no_number_is_shown_five_or_all_that_are_ranked(limit: int, sho
 @pytest.mark.parametrize("k", ["0", "-1", "41"])
 def test_search_for_more_than_there_is(played: Place, said: Said, k: str) -> None:
     assert played("search", "barami", "-k", k, *RETRIEVER) == 2
-    assert said()[1] == f"error: -k: got {k} documents for a query; accepted: 1 to 40, the size of the collection\n"
+    assert said()[1].startswith(f"error: -k: got {k}, but the collection has 40 documents. Use 1 to 40.")
 
 
 def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> None:

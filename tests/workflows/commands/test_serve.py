@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -23,8 +24,12 @@ from sparring.components.systems.system import LoadedSystem
 from sparring.workflows import ROOT
 from sparring.workflows.distributed import machine
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.serving import deployment, running
+from sparring.workflows.serving import service as services
 from sparring.workflows.serving.deployment import Service
+from sparring.workflows.serving.service import low_score
+from sparring.workflows.store.store import Store
 from sparring.workflows.systems.library import Library
 from tests.support import tiny
 from tests.support.chromium import Browser
@@ -61,6 +66,10 @@ def test_every_system_finds_what_the_run_found(place: Place, service: Served) ->
     found = service.get("/systems")
     names = [one["name"] for one in found["systems"]]
     assert {"BM25", "start model", "warm retriever", "retriever 1", "ranker over retriever 1"} <= set(names)
+    assert (found["name"], found["collection"]) == ("tiny", place.metrics()["rows"][0]["collection"])
+    table = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
+    assert found["examples"] == table["text"].to_pylist()[:5]
+    assert [one["low"] for one in found["systems"]] == [None] * len(names)  # too few queries of dev
     candidates = json.loads((place.artifact("selection") / "selection.json").read_text())["candidates"]
     assert found["default"] == max(candidates, key=lambda one: one["value"])["system"]
     ranked = {
@@ -117,12 +126,12 @@ def test_a_file_of_a_service_that_is_gone_is_ignored(
     tmp_path: Path, service: Served, place: Place, change: dict[str, object]
 ) -> None:
     about = json.loads((place.runs / "tiny" / running.FILE).read_text())
-    assert running.asked(place.runs / "tiny", about["identity"], "retriever 1", "barami", 2) is not None
+    assert running.ask(place.runs / "tiny", about["identity"], "retriever 1", "barami", 2) is not None
     (tmp_path / running.FILE).write_text(json.dumps({**about, **change}))
-    assert running.asked(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
     (tmp_path / running.FILE).write_text("{")
-    assert running.asked(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
-    assert running.asked(tmp_path / "none", about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path / "none", about["identity"], "retriever 1", "barami", 2) is None
 
 
 def test_an_exported_system_is_served_until_it_is_asked_to_stop(
@@ -243,55 +252,64 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
     assert len(found) - len(new) == len(own) - 1
     said()
     assert place("marks", str(tmp_path / "out")) == 2
-    assert said()[1] == f"error: {tmp_path / 'out'} is there already; name a folder that is not\n"
+    assert said()[1] == f"error: {tmp_path / 'out'}: is there already; accepted: a new folder\n"
+
+
+def test_scores_are_low_below_those_of_most_dev_queries(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, store = loading.read(place.config, [], place.runs, place.where), Store(place.store)
+    assert low_score(experiment.outcome, store, "BM25") is None  # too few queries
+    monkeypatch.setattr(services, "FEWEST", 1)
+    ranking = pq.read_table(place.artifact("bm25 ranking (dev)") / "ranking.parquet", filters=[("rank", "=", 1)])
+    best = np.quantile(ranking["score"].to_numpy(), 0.05)
+    assert low_score(experiment.outcome, store, "BM25") == pytest.approx(best)
+    assert low_score(experiment.outcome, store, "a system that was not measured") is None
 
 
 @pytest.mark.browser
 def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) -> None:
     with Browser(tmp_path) as page:
         page.open(service.url, width=1280)
-        page.wait("document.querySelectorAll('#one option').length > 4 && document.activeElement.id === 'query'")
+        page.wait("document.querySelectorAll('#system option').length > 4 && document.activeElement.id === 'query'")
         page.write("barami comi")
         page.press("Enter")
-        page.wait("document.querySelectorAll('li').length === 10")
+        page.wait("document.querySelectorAll('#columns li').length === 10")
         wanted = [one for one, _ in service.ask("barami comi", 10)]
-        assert page.run("[...document.querySelectorAll('li')].map((one) => one.dataset.doc)") == wanted
+        assert page.run("[...document.querySelectorAll('#columns li')].map((one) => one.dataset.doc)") == wanted
         page.press("ArrowDown", "ArrowDown", "y")
-        page.wait("document.querySelectorAll('li.right').length === 1")
+        page.wait("document.querySelectorAll('#columns li.right').length === 1")
         assert page.run("document.activeElement.dataset.doc") == wanted[1]
         assert service.get("/marks") == [{"query": "barami comi", "doc_id": wanted[1], "relevant": True}]
         page.run(
             "{document.querySelector('ol').id = 'before'; form.query.value = 'barami  comi'; form.requestSubmit()}"
         )
-        page.wait("!document.getElementById('before') && document.querySelectorAll('li.right').length === 1")
-        page.run("document.querySelector('li.right').focus()")
+        page.wait("!document.getElementById('before') && document.querySelectorAll('#columns li.right').length === 1")
+        page.run("document.querySelector('#columns li.right').focus()")
         page.press("Enter")
         assert page.run("document.activeElement.classList.contains('open')")
         page.press("y", "ArrowUp", "n")
-        page.wait("document.querySelectorAll('li.wrong').length === 1")
-        page.wait("document.querySelectorAll('li.right').length === 0")
-        page.run("{const two = document.getElementById('two'); two.value = 'BM25'; two.onchange()}")
-        page.wait("document.querySelectorAll('section').length === 2")
-        page.run("document.querySelector('li').focus()")
+        page.wait("document.querySelectorAll('#columns li.wrong').length === 1")
+        page.wait("document.querySelectorAll('#columns li.right').length === 0")
+        page.run("{const other = document.getElementById('compare'); other.value = 'BM25'; other.onchange()}")
+        page.wait("document.querySelectorAll('#columns section').length === 2")
+        page.run("document.querySelector('#columns li').focus()")
         page.press("ArrowRight")
         assert page.run("document.activeElement.closest('section').querySelector('h2').textContent") == "BM25"
         page.press("/")
         assert page.run("document.activeElement.id") == "query"
-        assert page.run("document.querySelectorAll('section:nth-child(2) mark').length") > 0
+        assert page.run("document.querySelectorAll('#columns section:nth-child(2) mark').length") > 0
         page.resize(390, 844)
         assert page.run("document.documentElement.scrollWidth") <= 390
-        left = page.run("document.querySelectorAll('section')[1].getBoundingClientRect().left")
-        assert left < 60  # the systems stand one below the other
-        small = "[...document.querySelectorAll('li button')].map((one) => one.getBoundingClientRect().height)"
+        page.wait("document.querySelectorAll('#columns section').length === 1")  # both systems in one list
+        small = "[...document.querySelectorAll('#columns li button')].map((one) => one.getBoundingClientRect().height)"
         assert min(page.run(small)) >= 40
         assert all(one.startswith(service.url) for one in page.requests)
         assert page.errors == []
         address = page.run("location.href")  # which has what was asked
         page.open("about:blank")
         page.open(address)
-        page.wait("document.querySelectorAll('section').length === 2")
+        page.wait("document.querySelectorAll('#columns section').length === 2")
         page.open(f"{service.url}/?q=comi&k=5")
-        page.wait("document.querySelectorAll('li').length === 5")
+        page.wait("document.querySelectorAll('#columns li').length === 5")
         page.run("location.hash = '#q=barami'")
         page.wait("document.title.startsWith('barami')")
 

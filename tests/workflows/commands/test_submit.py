@@ -211,7 +211,7 @@ def test_a_place_that_only_this_machine_knows(
     [
         ([], None, r"--store: missing; a job's own folder is deleted when it ends; accepted: an absolute path"),
         (["--store", "gs://bucket"], None, r"--store gs://bucket: accepted: a directory, or s3://BUCKET/PREFIX"),
-        ([], "s3://key:swordfish@bucket", r"--store: has more in it than a bucket and a prefix"),
+        ([], "s3://key:swordfish@bucket", r"--store: it has more than a bucket and a prefix"),
     ],
 )
 def test_a_store_that_no_job_can_have(

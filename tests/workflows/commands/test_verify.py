@@ -116,4 +116,4 @@ def test_artifacts_without_digests_are_named(place: Place, said: Said) -> None:
 def test_there_must_be_something(place: Place, said: Said) -> None:
     assert place("clean", "--whole") == 0
     assert place("verify") == 2
-    assert said()[1] == "error: nothing of it has been run\n"
+    assert said()[1] == "error: no step of this run is finished; there is nothing to verify\n"

@@ -84,6 +84,6 @@ def test_one_process_refuses_what_it_would_ignore(profile: dict[str, Any], says:
 def test_an_address_with_a_password_is_refused(tmp_path: Path) -> None:
     """It would be in every record."""
     (tmp_path / "x.yaml").write_text("address: ray://me:swordfish@head:10001\n")
-    with pytest.raises(UserError, match=r"x\.yaml: address: has more than a host and a port in it") as refused:
+    with pytest.raises(UserError, match=r"x\.yaml: address: it has more than a host and a port") as refused:
         clusters.read_cluster(tmp_path / "x.yaml")
     assert "swordfish" not in str(refused.value)

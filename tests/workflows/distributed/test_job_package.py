@@ -159,14 +159,14 @@ def test_what_a_config_builds_on_is_found_from_another_folder(
         monkeypatch.setenv(CALLED_AS, "sparring")
         for module in (loading, program):
             monkeypatch.setattr(module, "ROOT", folder)
-    whole = loading.found_from(read_yaml(config), config, runs)
+    whole = loading.keep_experiments(read_yaml(config), config, runs)
     best = tiny.write(runs / "best.yaml", whole)
     if job:
         shutil.rmtree(folder)
     assert [step.fingerprint for step in loading.read(best, [], runs).wanted] == here
     ours = {"start_from": "configs/demo.yaml"}
     monkeypatch.undo()
-    assert loading.found_from(ours, config, runs) == ours
+    assert loading.keep_experiments(ours, config, runs) == ours
 
 
 def test_a_file_that_only_an_assignment_names_is_not_sent(

@@ -64,7 +64,7 @@ def test_advice_names_keys_of_the_profile_with_their_values() -> None:
         ],
         oom.map_advice(gpus, many.map, model=True, gpu=True): ["max_tokens_per_pass (now 512)"],
         oom.map_advice(gpus, many.java, model=False, gpu=False): ["java.workers (now 2)"],
-        oom.map_advice(cpus, Pool(workers=1), model=False, gpu=False): ["a machine with more of it"],
+        oom.map_advice(cpus, Pool(workers=1), model=False, gpu=False): ["a machine with more memory"],
         oom.training_advice(cpus): ["train.workers (now 2)", "recompute: true", "batch"],
         oom.training_advice(changed(gpus, {"recompute": True})): [
             "max_tokens_per_pass (now 512)",

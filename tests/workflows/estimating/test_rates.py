@@ -133,4 +133,4 @@ def test_other_machines_profiles_and_versions_give_no_rates(
     played: tiny.Place, records: Callable[..., Store], change: Callable[[dict[str, Any]], None], tmp_path: Path
 ) -> None:
     cluster = Cluster.model_validate(yaml.safe_load((played.folder / "inline.yaml").read_text()))
-    assert rates.learned(site(cluster, tmp_path), records(change)) == {}
+    assert rates.learn_rates(site(cluster, tmp_path), records(change)) == {}

@@ -155,8 +155,8 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
     said()
     assert place("show") == 0
     table = said()[0]
-    assert "Karpukhin et al. (2020), Table 2: theirs beside this run's" in table
-    lines = [line.split() for line in table.partition("theirs lies")[2].splitlines()]
+    assert "Karpukhin et al. (2020), Table 2: the paper's numbers and this run's" in table
+    lines = [line.split() for line in table.partition("paper lies")[2].splitlines()]
     assert ["their", "own", "RR@10", "0.400", "-", "-", "not", "measured"] in lines
     rows = place.metrics()["expected"]["rows"]
     assert [(row["system"], row["lies"]) for row in rows] == [

@@ -13,6 +13,7 @@ from sparring.components.systems.config import SYSTEM
 from sparring.workflows.experiments import loading
 from sparring.workflows.recipes import dpr
 from tests.support import tiny
+from tests.support.errors import refused
 
 OWN = """
 from typing import Literal
@@ -56,7 +57,7 @@ def test_a_recipe_may_be_a_modules_dotted_path(own: Path, tmp_path: Path, tree: 
     theirs = loading.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path)
     assert mine.config.recipe == "my_recipes.mine"
     assert mine.outcome.results.fingerprint == theirs.outcome.results.fingerprint
-    with pytest.raises(UserError, match=r"tiny\.yaml: k: 13 is unlucky"):
+    with refused("k", "invalid"):
         loading.read(path, ["k=13"], tmp_path)
 
 
@@ -79,6 +80,29 @@ def test_a_recipe_that_cannot_be_had_is_named(
 ) -> None:
     with pytest.raises(UserError, match=rf"tiny\.yaml: {says}"):
         loading.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": name}), [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "code"),
+    [
+        ("retriever.colour=3", "retriever.colour", "unknown-key"),
+        ("recipe=nothing", "recipe", "unknown-recipe"),
+        ("tokens.max_tokens=4", "query_tokens", "too-many-tokens"),
+        ("scale=tiny", "scale", "unknown-scale"),
+    ],
+)
+def test_an_error_keeps_its_key_and_code_when_another_experiment_reads_the_file(
+    tmp_path: Path, tree: dict[str, Any], monkeypatch: pytest.MonkeyPatch, assignment: str, key: str, code: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tiny.write(tmp_path / "tiny.yaml", tree)
+    with refused(key, code):
+        loading.read(path, [assignment], tmp_path)
+    pair = {"tiny": {"file": str(path), "sets": [assignment]}, "plain": str(path)}
+    compare = {"recipe": "compare", "experiments": pair, "baseline": "plain", "systems": ["retriever"]}
+    with refused(key, code) as caught:
+        loading.read(tiny.write(tmp_path / "compare.yaml", compare), [], tmp_path)
+    assert "experiments.tiny" in str(caught.value)
 
 
 def test_a_config_is_read_without_building_a_graph(
@@ -142,9 +166,9 @@ def test_a_runs_folder_stands_for_the_run(
     assert (again.name, again.run) == (changed.run.name, changed.run)
     assert again.outcome.results.fingerprint == changed.outcome.results.fingerprint
     assert again.outcome.results.fingerprint != plain.outcome.results.fingerprint
-    assert loading.others(again) == loading.others(changed) == [plain.run]
-    assert loading.others(plain) == [changed.run]
-    assert loading.others(loading.read(config, ["k=8"], runs)) == [plain.run, changed.run]
+    assert loading.other_runs(again) == loading.other_runs(changed) == [plain.run]
+    assert loading.other_runs(plain) == [changed.run]
+    assert loading.other_runs(loading.read(config, ["k=8"], runs)) == [plain.run, changed.run]
     says = (
         r"runs/mine-.*: the folder of a run, as it was run; accepted with --set: its config; did you mean mine.yaml\?"
     )

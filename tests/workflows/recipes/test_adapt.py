@@ -237,7 +237,7 @@ def test_too_few_queries_to_hold_some_out_are_named(tree: dict[str, Any], querie
 
 def test_what_is_learnt_from_is_not_measured(tree: dict[str, Any]) -> None:
     asked = {**tree, "evaluate": {"split": "train"}}
-    with pytest.raises(ValueError, match=r"evaluate\.split: 'train' is what is learnt from; accepted: another split"):
+    with pytest.raises(ValueError, match=r"evaluate\.split: systems learn from 'train'; accepted: another split"):
         of(asked, queries={"train": 500})
     assert of({**asked, "train": False}, queries={"train": 500}).evaluate.split == "train"
 
@@ -319,7 +319,10 @@ def test_the_number_that_chose_the_measures_is_printed(
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("train.warm={epochs: 2, updates: 3}", r"own\.yaml: train\..*epochs and updates are two names of one length"),
+        (
+            "train.warm={epochs: 2, updates: 3}",
+            r"own\.yaml: train\..*epochs and updates both set the length of the training",
+        ),
         ("evaluate.split=tset", r"own\.yaml: evaluate\.split: no query of 'tset' has a relevant document; splits that"),
         ("evaluate.select=validation", r"own\.yaml: evaluate\.select: no query of 'validation'"),
         ("evaluate.select=null", r"own\.yaml: .*evaluate: a system is chosen by queries that are neither"),

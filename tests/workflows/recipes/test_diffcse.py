@@ -271,11 +271,11 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("retriever.truncate=8", "retriever.truncate: 8: whole vectors are learnt; accepted: null"),
         (
             "pretrain.train.losses.1={function: components.losses.listwise.cross_entropy, over: discriminator}",
-            "reads scores of candidates, and `over: discriminator` of the objective diffcse has scores of tokens. Use",
+            "reads scores of candidates, but `over: discriminator` of the objective diffcse has scores of tokens. Use",
         ),
         (
             "pretrain.train.losses.0={function: components.losses.likelihood.negative_log_likelihood, over: batch}",
-            "reads scores of tokens, and `over: batch` of the objective diffcse has scores of candidates. Use",
+            "reads scores of tokens, but `over: batch` of the objective diffcse has scores of candidates. Use",
         ),
         (
             "pretrain.train.losses.0={function: components.losses.in_batch.both_directions, over: batch}",
@@ -289,7 +289,7 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("pretrain.rated={format: tsv, path: x.tsv}", "rated: `train.validate_on_dev: {measure: Spearman}` and rated"),
         ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
         ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),
-        ("pretrain.rated={format: lines, path: x.txt}", "format 'lines' has no labelled sentences; accepted: senteval"),
+        ("pretrain.rated={format: lines, path: x.txt}", "the format 'lines' has no labelled sentences. Use senteval"),
         ("pretrain.train.validate_on_dev={every: 1, measure: loss}", "(seed 1): validate_on_dev: no documents are"),
         (
             "pretrain.generator.train={updates: 2, losses: [{function: components.losses.likelihood."
@@ -299,8 +299,8 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("pretrain.text_tokens=99", "text_tokens: 99: the retriever reads 24 tokens of a text"),
         ("pretrain.masking={}", "masking: the objective diffcse does not read it; accepted: projector, difference"),
         ("pretrain.train.batch=1", "train.batch: 1: a text is told from the others of its batch"),
-        ("retriever.towers=separate", "towers: separate: one encoder of sentences is trained"),
-        ("retriever.projection=4", "projection: 4: one encoder of sentences is trained"),
+        ("retriever.towers=separate", "towers: got separate, but a sentence encoder is one tower"),
+        ("retriever.projection=4", "projection: got 4, but a sentence encoder is one tower"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(
@@ -319,7 +319,7 @@ def test_rated_pairs_are_of_one_split(tree: dict[str, Any], tmp_path: Path, said
     assert place("plan", "--set", "pretrain.rated.splits=[test]") == 2
     assert "rated.splits: test; accepted: [dev], or another split in train.validate_on_dev.split" in said()[1]
     assert place("run", "--set", "pretrain.rated.splits=null") == 2
-    assert "rated: pairs of the splits dev, test; accepted: one, in `rated.splits`" in said()[1]
+    assert "rated: the pairs have the splits dev, test. Choose one in `rated.splits`." in said()[1]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_mistakes_of_dpr_with_diffcse(
 @pytest.mark.parametrize(
     ("kinds", "reads", "sizes", "message"),
     [
-        (("bert", "roberta"), 24, {}, "its vocabulary is another than the retriever's; accepted: one with the same"),
+        (("bert", "roberta"), 24, {}, "differs from the retriever's. Use a masked language model with"),
         (("bert", "bert"), 48, {"max_position_embeddings": 32}, "reads at most 32 tokens, and the retriever's docum"),
         (("roberta", "roberta"), 24, {}, "unit: words: where they begin is known of WordPiece tokenizers alone, and"),
     ],

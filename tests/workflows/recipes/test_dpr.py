@@ -59,7 +59,7 @@ def test_the_second_stage_learns_with_its_own_loss(tmp_path: Path, tree: dict[st
 
 
 def test_a_second_stage_wants_a_first(tmp_path: Path, tree: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="second_stage: a second stage wants a first: `train`"):
+    with pytest.raises(UserError, match="second_stage: it needs a first stage; set `train`"):
         loading.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)
 
 

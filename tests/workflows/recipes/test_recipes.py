@@ -36,8 +36,8 @@ def ar2() -> dict[str, Any]:
 
 
 def test_recipes_are_found_by_name() -> None:
-    assert {"ar2", "dpr"} <= set(loading.names())
-    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(loading.names())
+    assert {"ar2", "dpr"} <= set(loading.recipe_names())
+    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(loading.recipe_names())
 
 
 def test_an_unknown_recipe_names_those_there_are(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_players_that_read_differently_have_tokens_of_their_own(
 
 @pytest.mark.parametrize("key", ["retriever.model.document_tokens", "ranker.model.pair_tokens"])
 def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, ar2: dict[str, Any], key: str) -> None:
-    with pytest.raises(UserError, match=rf"{key.split('.')[-1]}: 600: no more than 512 are kept of a text"):
+    with pytest.raises(UserError, match=rf"{key.split('.')[-1]}: 600: only 512 tokens of a text are kept"):
         steps(read(tmp_path, ar2, f"{key}=600"))
 
 
@@ -312,7 +312,7 @@ def test_a_config_is_laid_over_its_base(tmp_path: Path, ar2: dict[str, Any]) -> 
 def test_bases_that_are_none(tmp_path: Path) -> None:
     for base, says in (
         ("tiny.yaml", "is its own base"),
-        (3, "base: expected the name of a file beside this one, got 3"),
+        (3, r"base: got 3\. Use the path of a file"),
     ):
         with pytest.raises(UserError, match=says):
             read(tmp_path, {"base": base})
@@ -558,7 +558,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
             r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has 'BM25', 'start model', 'BM25 \+ ",
         ),
         ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
-        ({"sets": ["k=3", "k=4"]}, r"tiny\.yaml: sets: k is set twice, to 3 and to 4; accepted: one value"),
+        ({"sets": ["k=3", "k=4"]}, r"tiny\.yaml: sets: k is set twice, to 3 and to 4\. Use one value"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:

@@ -102,7 +102,7 @@ def test_tables_and_report(played: tiny.Place) -> None:
     ]
     assert [line.split()[0] for line in lines[3:5]] == ["Pairs", "average"]
     page = (played.runs / "tiny/report.html").read_text()
-    assert page.count("Cosines and people's ratings") == 2
+    assert page.count('<h2 id="cosine-similarity') == 2
     assert "rated 4 to 5: 8 pairs, mean" in page
     assert "Spearman over collections" in page
 
@@ -219,7 +219,7 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
     [
         (
             {"experiment": "x.yaml", "retriever": None, "seeds": [1], "sets": ["seeds=[4]"]},
-            "sets: seeds: they are those of the key `seeds` here; accepted: one of both",
+            "sets: seeds: the key `seeds` sets them too; accepted: one of the two",
         ),
         ({"similarity": {}, "transfer": {}}, "no sets; accepted: one or more in `similarity` or `transfer`"),
         ({"experiment": "x.yaml"}, "say either `retriever` or `experiment`"),
@@ -228,7 +228,7 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
         ({"transfer": {"average": 0}}, "'average' stands for something else too"),
         (
             {"transfer": {"X": {"data": {"format": "beir", "path": "x"}}}},
-            "format 'beir' has no labelled sentences; accep",
+            "the format 'beir' has no labelled sentences. Use",
         ),
         ({"similarity": {"X": {"retrieve": ["AP"]}}}, "measure 'AP': accepted: a measure by judgements with a cutoff"),
     ],
@@ -251,10 +251,10 @@ def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.S
     """Which a file's header says, so it is found when the file has been read."""
     wrong = {"similarity": {"X": {"data": tree["transfer"]["Words"]["data"], "split": "all"}}, "transfer": {}}
     assert tiny.place(tmp_path / "one", {**tree, **wrong})("run") == 2
-    assert "the sentences have labels, not scores; accepted: in the section `transfer`" in said()[1]
+    assert "the sentences have labels, not scores. Use them in the section `transfer`." in said()[1]
     wrong = {"similarity": {}, "transfer": {"X": {"data": tree["similarity"]["Pairs"]["data"], "split": "dev"}}}
     assert tiny.place(tmp_path / "two", {**tree, **wrong})("run") == 2
-    assert "split 'dev' has no labelled sentences; there are the splits test" in said()[1]
+    assert "the split 'dev' has no labelled sentences. Use one of these splits: test" in said()[1]
     pairs = {"similarity": {"X": {**tree["similarity"]["Pairs"]}}, "transfer": {}}
     pairs["similarity"]["X"]["data"] = {**pairs["similarity"]["X"]["data"], "positive": 6}
     assert tiny.place(tmp_path / "four", {**tree, **pairs})("run") == 2
@@ -263,7 +263,7 @@ def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.S
     flat.write_text("score\tsentence1\tsentence2\n3\tone\ttwo\n3\tthree\tfour\n")
     wrong = {"similarity": {"X": {"data": {"format": "tsv", "path": str(flat)}, "split": "all"}}, "transfer": {}}
     assert tiny.place(tmp_path / "three", {**tree, **wrong})("run") == 2
-    assert "split 'all' has 2 pairs, rated 3; accepted: two or more, of different ratings" in said()[1]
+    assert "the split 'all' has 2 pairs, rated 3. Provide pairs with different ratings." in said()[1]
 
 
 def test_an_encoder_without_a_ranking_is_exported(tmp_path: Path, tree: dict[str, Any], said: tiny.Said) -> None:
@@ -288,4 +288,4 @@ def test_too_few_sentences_to_retrieve_from_are_told_by_the_key(
     few = {"data": {"format": "tsv", "path": str(tmp_path / "few.tsv")}, "split": "all", "retrieve": ["R@5"]}
     place = tiny.place(tmp_path / "place", {**tree, "similarity": {"Few": few}, "transfer": {}})
     assert place("run") == 2
-    assert "accepted: 1 to 4, the size of the collection (where sentences are retrieved, k is the l" in said()[1]
+    assert "the collection has 4 documents. Use 1 to 4. (If sentences are retrieved, k is the l" in said()[1]

@@ -45,7 +45,7 @@ def same(one: Step, other: Step) -> bool:
 def test_a_head_of_another_vocabulary_is_told_with_the_plan(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
     tree["pretrain"]["head"] = {"model": str(toy.write_encoder(tmp_path / "roberta", "roberta"))}
     assert tiny.place(tmp_path / "place", tree)("plan") == 2
-    assert "/roberta: its vocabulary is another than the retriever's; accepted: one with the same" in said()[1]
+    assert "/roberta differs from the retriever's. Use a masked language model with" in said()[1]
 
 
 def test_the_pipeline_is_that_of_figure_2(tree: dict[str, Any], tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_2.mine.negatives=0", "retriever_2.mine.negatives: 0: the stage learns from mined negatives"),
         ("distilled.mine.negatives=0", "distilled.mine.negatives: 0: the stage learns from mined negatives"),
         ("ranker.hardest.keep=6", "hardest.keep: 6 of a group's 6 candidates; accepted: fewer"),
-        ("ranker.model.dropout=0.0", "losses: over: passes: two passes differ by dropout"),
+        ("ranker.model.dropout=0.0", "losses: `over: passes` compares two passes"),
         ("retriever_1.train.losses.0.over=passes", "the objective retriever accepts group, batch"),
         ("ranker.train.losses.0.over=batch", "the objective ranker accepts group, passes"),
         ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
@@ -183,13 +183,13 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ),
         (
             "distilled.train.validate_on_dev={every: 1, measure: loss}",
-            "distilled retriever: validate_on_dev: measure: loss: components.losses.listwise.kl reads a teacher's "
-            "scores, and the groups of dev have none. Use one of these measures: RR, accuracy.",
+            "distilled retriever: validate_on_dev: measure: got loss, but components.losses.listwise.kl reads a "
+            "teacher's scores, and the groups of dev have none. Use one of these measures: RR, accuracy.",
         ),
-        ("pretrain.bottleneck={task: masked, encoder_rate: 0}", "over: encoder: nothing is masked there; accepted: a "),
+        ("pretrain.bottleneck={task: masked, encoder_rate: 0}", "over: encoder: no tokens are masked for this view. "),
         (
             "pretrain.bottleneck={task: masked, generator_dropout: true}",
-            "generator_dropout: no generator is asked",
+            "generator_dropout: `task: masked` uses no generator",
         ),
     ],
 )

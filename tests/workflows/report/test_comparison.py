@@ -121,6 +121,8 @@ def test_the_page_has_each_system_of_both_with_p(both: tuple[Place, Path, Path],
     assert f"retriever 1, {second.name}" in text  # to choose from, query by query
     assert '"BM25",' in text  # which both have from one artifact: it is there once, and not among the differences
     assert '<th scope="row">start model' not in text
+    verdict = f"By {entry['measure']}, {second.name} is neither clearly better nor clearly worse in any of "
+    assert text.index(verdict) < text.index("<svg") < text.index("<table")
     assert re.search(r"The same artifacts in both runs, so without a difference: BM25; start model;", text)
 
 

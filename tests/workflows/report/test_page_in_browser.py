@@ -138,7 +138,7 @@ def test_any_two_systems_are_compared_query_by_query(page: Browser) -> None:
     assert page.run("document.querySelectorAll('#queries .bar.won').length") == sum(d > 0 for d in differences)
     assert page.run("document.querySelectorAll('#queries .bar.lost').length") == sum(d < 0 for d in differences)
     said = page.run("document.querySelector('#queries [aria-live]').innerText")
-    assert said.startswith(f"retriever 1 is above BM25 on {sum(d > 0 for d in differences)} queries")
+    assert said.startswith(f"retriever 1 is better than BM25 on {sum(d > 0 for d in differences)} queries")
     best = max(range(len(differences)), key=lambda at: (differences[at], -at))
     assert page.run("document.querySelector('.found b').innerText") == place["queries"][best]
     page.run("document.querySelector('.found summary').focus()")
@@ -147,7 +147,7 @@ def test_any_two_systems_are_compared_query_by_query(page: Browser) -> None:
     heads = page.run("[...document.querySelectorAll('.found[open] h4')].map(one => one.innerText)")
     ranks = [place["ranks"][system][best] for system in (one, two)]
     assert heads == [
-        f"{name}: {'not found' if rank is None else f'rank {rank}'}"
+        f"{name}: {'not retrieved' if rank is None else f'rank {rank}'}"
         for name, rank in zip(("retriever 1", "BM25"), ranks, strict=True)
     ]
     title = place["documents"][place["first"][one][best][0]][1].split()[0]

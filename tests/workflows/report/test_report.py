@@ -6,7 +6,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pytest
 
 from sparring.components.data.groups import measured_queries
 from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING, TEXT, of_queries
-from sparring.components.evaluation.result_table import p_text, table, verdict
+from sparring.components.evaluation.result_table import outcome, p_text, table
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from sparring.workflows.report import report
 from sparring.workflows.report.finished import finished_steps
@@ -163,7 +162,7 @@ class Page(HTMLParser):
 def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, Any], Store]) -> None:
     run, metrics, _ = played
     assert json.loads((run / "metrics.json").read_text()) == metrics
-    assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps"}
+    assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps", "verdict"}
     row_keys = {"system", "round", "collection", "split", "seed", "measure", "value", "queries"}
     assert all(set(row) == row_keys for row in metrics["rows"])
     assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
@@ -211,12 +210,21 @@ def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, 
     text = (run / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []
-    assert not [reference for reference in page.references if urlparse(reference).netloc or reference]
+    assert all(reference.startswith("#") for reference in page.references)
+    assert all(f'id="{reference[1:]}"' in text for reference in page.references)
     assert "<script src" not in text
     assert "@import" not in text
     assert "url(" not in text
-    assert page.tags.count("svg") == len(MEASURES)
+    assert page.tags.count("svg") == 1 + len(MEASURES)  # all systems, and round by round
     assert len(text) < 150_000
+
+
+def test_the_page_leads_with_the_verdict_and_pictures(played: tuple[Path, dict[str, Any], Store]) -> None:
+    text = (played[0] / "report.html").read_text(encoding="utf-8")
+    parts = ['aria-label="Verdict"', "RR@10 of every system", "Queries won and lost", 'aria-label="Contents"', "<table"]
+    assert [text.count(part) > 0 for part in parts] == [True] * len(parts)
+    assert sorted(map(text.index, parts)) == list(map(text.index, parts))
+    assert text.count("are 95 % intervals") == 1
 
 
 def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> None:
@@ -246,12 +254,12 @@ def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Stor
         )
         return Page((tmp_path / "report.html").read_text(encoding="utf-8")).text
 
-    measured = "This page says how good each system is, measured on queries that none of them was trained on."
+    measured = "No system was trained on the measured queries."
     assert f"against each other in rounds. {measured}" in said(last, systems)
     assert "in rounds" not in said(last, others)
     assert measured in said(last, others)
-    assert "This page says" not in said(None, others, "Nothing was measured.")
-    asked = "asks these systems"
+    assert "measured queries" not in said(None, others, "Nothing was measured.")
+    asked = "searches with these systems"
     assert asked in said(last, others)
     assert asked not in said(last, [replace(one, ranking=None) for one in others])  # as of folds: over several rankings
 
@@ -263,26 +271,32 @@ def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store])
     assert "Queries won and lost" in text
     assert "recipe: ar2" in text
     assert "4,096" not in text
-    assert re.search(r"retriever training\s*3", text)
-    assert re.search(r"other\s*25", text)  # this file's steps that say nothing of themselves: data, and 24 searches
+    assert re.search(r"retriever training[^\n]* [k]?B3\s", text)
+    assert re.search(
+        r"other[^\n]* [k]?B25\s", text
+    )  # this file's steps that say nothing of themselves: data, and 24 searches
     assert "300 updates" in text  # three seeds of 100
-    assert "How sharply the retriever chooses" in text
+    assert "Entropy of the retriever's scores" in text
     assert "2.71" in text  # log 15
     assert "The longest chain of steps that need one another, in bold, took" in text
-    assert "± is half of the mean's 95 % interval over queries and trainings" in text
+    assert text.count("± are 95 % intervals") == 1
+    assert "Intervals count queries and trainings as chance." in text
     assert "the method: p < .001, Holm <.001" in text
     assert "this training: p < .001, Holm .003" in text
-    assert "Holm: p corrected for the 6 differences of this table." in text
+    assert "Holm: p is corrected for the 6 differences of this table." in text
 
 
 def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> None:
     text = table(played[1])
     lines = text.splitlines()
     assert max(len(line) for line in lines) <= 110
+    verdict = " ".join(text.rpartition("\n\n")[2].split())
     assert re.fullmatch(
-        r"retriever 2 against warm retriever\. On test: RR@10 \.\d{3} against \.\d{3} \(.*\)\.", lines[0]
+        r"retriever 2 has RR@10 \.\d{3} \[\.\d{3}, \.\d{3}\] on 60 test queries\. "
+        r"That is clearly better than warm retriever \(\.\d{3}, p < \.001\)\.",
+        verdict,
     )
-    assert lines[2] == "things, test split: 60 queries, 3 seeds"
+    assert lines[0] == "things, test split: 60 queries, 3 seeds"
     order = [next(n for n, line in enumerate(lines) if line.startswith(f"  {system} ")) for system, _, _ in GAME]
     assert order == sorted(order)
     means = [row["value"] for row in played[1]["rows"] if row["system"] == "BM25" and row["measure"] == "RR@10"]
@@ -291,10 +305,10 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
     assert f"{np.mean(means):.3f} ± {half:.3f} ({np.std(means, ddof=1):.3f})" in lines[order[0]]
     better = next(n for n, line in enumerate(lines) if "retriever 2 against warm retriever (3 seeds)" in line)
     assert re.fullmatch(r" +RR@10  \+0\.\d{3} ± 0\.\d{3}  better +<\.001 +<\.001 +<\.001 +\.00\d", lines[better + 1])
-    assert "RR@10: 1 / position of the first right document (0 beyond 10)." in text
+    assert "RR@10: 1 / rank of the first relevant document (0 beyond rank 10)." in text
     said = " ".join(text.split())
     assert "the method: p counts queries and trainings as chance" in said
-    assert "Holm: p corrected for the 6 differences of this table." in said
+    assert "Holm: p is corrected for the 6 differences of this table." in said
 
 
 def test_words_go_by_the_corrected_p_of_the_test_that_counts_most() -> None:
@@ -313,7 +327,7 @@ def test_words_go_by_the_corrected_p_of_the_test_that_counts_most() -> None:
     one_seed = {**metrics, "comparisons": metrics["comparisons"][:1]}
     text = table(one_seed)
     assert re.search(r"RR  \+0\.100 ± 0\.120  better +\.001 +\.002\n", text)
-    assert "One seed says nothing of the method: another seed makes other models." in " ".join(text.split())
+    assert "With one seed, nothing is known about the method" in " ".join(text.split())
     assert "the method: p" not in text
 
 
@@ -386,7 +400,7 @@ def test_examples_are_of_queries_that_both_were_asked(played: tuple[Path, dict[s
     assert (found["collection"], found["seed"]) == ("things", 1)
     other = next(one for one in systems if one.name == "BM25")
     assert examples([replace(other, name=pair[0], collection="others"), *systems], store, pair) == found
-    assert "retriever 2 (seed 1) puts the first right document higher" in (run / "report.html").read_text()
+    assert "retriever 2 (seed 1) ranks the first relevant document higher" in (run / "report.html").read_text()
 
 
 def test_examples_are_left_out_when_the_rankings_were_dropped(
@@ -413,13 +427,13 @@ def test_examples_are_left_out_when_the_rankings_were_dropped(
     assert "Queries won and lost" not in text
     said = Page(text).text
     assert re.search(r"BM25\d\.\d{3} ± \d\.\d{3}\d\.\d{3} ± \d\.\d{3}\s", said)  # one seed has no deviation
-    assert "± is half of the mean's 95 % interval over the queries." in said
-    assert "One seed says nothing of the method" in said
+    assert "Intervals count the queries as chance." in said
+    assert "With one seed, nothing is known about the method" in said
 
 
-def test_verdicts_are_words_for_people() -> None:
+def test_outcomes_are_words_for_people() -> None:
     said = [(0.1, 0.0001), (-0.1, 0.0213), (0.1, 0.0999), (-0.1, 0.05), (0.0, 1.0)]
-    assert [(verdict(difference, p), p_text(p)) for difference, p in said] == [
+    assert [(outcome(difference, p), p_text(p)) for difference, p in said] == [
         ("better", "p < .001"),
         ("worse", "p = .021"),
         ("no clear difference", "p = .100"),

@@ -48,12 +48,12 @@ def test_losses_measures_and_the_rate_have_charts(tmp_path: Path) -> None:
     assert (training["label"], training["seeds"], training["updates"]) == ("retriever 1", 2, 4)
     assert training["best"] == [2, 2]
     titles = [chart["title"] for chart in training["charts"]]
-    assert titles == ["loss", "on development rows", "on development rows", "learning rate"]
+    assert titles == ["loss", "on dev rows", "on dev rows", "learning rate"]
     said = [re.search(r'aria-label="([^"]+)"', chart["svg"]) for chart in training["charts"]]
     assert [match[1] for match in said if match] == [
         "loss: distillation (group) ends at 2.5; cross_entropy (batch) ends at 0.5; dev loss ends at 2",
-        "on development rows: RR ends at 0.5",
-        "on development rows: rank ends at 5",  # not between 0 and 1: a chart of its own
+        "on dev rows: RR ends at 0.5",
+        "on dev rows: rank ends at 5",  # not between 0 and 1: a chart of its own
         "learning rate: learning rate ends at 1e-05",
     ]
     assert "dashed" in training["charts"][0]["svg"]

@@ -86,7 +86,7 @@ def test_overlap_ranks_and_removals_are_told(data: Path, tokens: Path, tmp_path:
     assert first["removed"][0]["share"] == 1 - record["summary"]["after"] / record["summary"]["before"]
     report.write(tmp_path, title="t", wanted=wanted, results=None, store=store, executed=set(), config={})
     text = (tmp_path / "report.html").read_text()
-    assert "How the negatives change" in text
+    assert "Negatives from refresh to refresh" in text
     assert '75 % <span class="verdict soft">with retriever 0 ranking (train)</span>' in text
 
 

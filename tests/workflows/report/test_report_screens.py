@@ -56,7 +56,7 @@ def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, t
         execute(node, store, toy.INLINE, on_wait=print)
     report.write(tmp_path / "run", title="t", wanted=[screened], results=None, store=store, executed=set(), config={})
     text = (tmp_path / "run/report.html").read_text()
-    assert "Candidates that may not become negatives" in text
+    assert "Candidates removed from the negatives" in text
     assert "<td>2</td><td>7</td><td>3</td><td>3.5 → 1.5</td>" in text
     assert "qrel 1, duplicate text 2, margin 1" in text
     assert text.count(">copy of<") == 1  # d30 says what d0 says; d31's original is the positive, which stands there

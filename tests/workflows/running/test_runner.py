@@ -13,7 +13,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import Machine, resolve_machine
-from sparring.workflows.running.refusals import asked_by_all
+from sparring.workflows.running.refusals import select_shared_checks
 from sparring.workflows.running.runner import _chain_lengths, _run_parallel, run_steps
 from sparring.workflows.store.dag import Step, StepFailed, graph, in_phase, step
 from sparring.workflows.store.planner import pending
@@ -171,8 +171,8 @@ def test_what_is_asked_of_all_graphs() -> None:
         step(name, steps.refuse, before=given, after=last, most=most)
         for name, last, most in zip(("same", "as well", "less"), after, (4, 4, 5), strict=True)
     )
-    assert asked_by_all([given, same], [as_well, less]) == [same]
-    assert asked_by_all([same], [as_well], [less]) == []
+    assert select_shared_checks([given, same], [as_well, less]) == [same]
+    assert select_shared_checks([same], [as_well], [less]) == []
 
 
 def test_what_cannot_be_asked_fails_in_the_step(store: Store) -> None:

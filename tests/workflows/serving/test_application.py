@@ -13,8 +13,9 @@ import pytest
 from fastapi import FastAPI
 
 from sparring.components.data.tables import document_text
+from sparring.components.systems.reading import ReaderAnswer
 from sparring.workflows.serving.access import GONE, Application
-from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival
+from sparring.workflows.serving.answering import TOGETHER, About, Answering, Arrival
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -22,6 +23,7 @@ from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES,
 from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post, request
 
+ABOUT = About("demo", "letters", ["what is d03", "what is d04"], {"near": 0.5})
 TOKEN = "a-token-of-sixteen-characters"
 
 
@@ -36,7 +38,9 @@ def made(folder: Path, **options: Any) -> Made:
     """A service of two systems."""
     near, lists = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
-    answering = Answering({"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics())
+    answering = Answering(
+        {"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics(), ABOUT
+    )
     marks = Marks(folder / "marks.jsonl")
     options = {"token": None, "loopback": True, **options}
     return Made(application(answering, marks, facts={"identity": "x"}, **options), answering, lists, marks)
@@ -124,6 +128,7 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
         ["d04", "d05"],
     ]
     first = said.json["results"][0]["documents"][0]
+    assert [result["answer"] for result in said.json["results"]] == [None, None]
     assert first == {"doc_id": "d03", "title": "title of d03", "text": "d03", "score": 1.0, "scores": {"dense": 1.0}}
     assert (said.json["system"], said.json["together"]) == ("near", 2)
     assert set(said.json["seconds"]) == {"wait", "encode", "search", "text"}
@@ -131,6 +136,27 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     words = get(service.application, "/search?q=one&k=2&system=words").json
     assert set(words["results"][0]["documents"][0]["scores"]) == {"lexical"}
     assert "bm25" in words["seconds"]
+
+
+def test_a_readers_answer_comes_with_the_documents(tmp_path: Path) -> None:
+    """It is of as many documents as the reader's stage says, however many are asked for."""
+
+    def reads(texts: list[str], documents: list[dict[str, Any]]) -> list[ReaderAnswer]:
+        assert [list(of_query) for of_query in documents] == [["d03", "d04", "d05"], ["d04", "d05", "d06"]]
+        return [ReaderAnswer(f"{text}!", "d04" if text == "one" else None) for text in texts]
+
+    reader = {"kind": "reader", "of": "dense", "passages": 3, "passage_tokens": 24, "new_tokens": 4}
+    loaded, _ = asked.system("read", reads, dense=DENSE, reader=reader)
+    answering = Answering({"read": loaded}, loaded.documents, "read", {}, Metrics())
+    made = application(answering, Marks(tmp_path / "marks.jsonl"), facts={"identity": "x"}, token=None, loopback=True)
+    said = post(made, "/search", {"queries": ["one", "four"], "k": 1})
+    assert [result["answer"] for result in said.json["results"]] == [
+        {"text": "one!", "doc_id": "d04"},
+        {"text": "four!", "doc_id": None},
+    ]
+    assert [len(result["documents"]) for result in said.json["results"]] == [1, 1]
+    assert set(said.json["seconds"]) == {"wait", "encode", "search", "text", "read"}
+    assert get(made, "/systems").json["systems"][0]["stages"] == ["dense", "reader"]
 
 
 @pytest.mark.parametrize(("ranked", "found"), [(3, 3), (30, 10)])
@@ -181,7 +207,7 @@ def test_the_answer_is_what_the_schema_says(service: Made) -> None:
         ({"queries": ["  "]}, 422, "at least 1 character"),
         ({"queries": ["x"], "k": 0}, 422, "1 or more"),
         ({"queries": ["x"], "k": DOCUMENTS + 1}, 422, f"{DOCUMENTS} or less"),
-        ({"queries": ["x"], "k": asked.COUNT + 1}, 422, "accepted: 1 to 30, the size of the collection"),
+        ({"queries": ["x"], "k": asked.COUNT + 1}, 422, "the collection has 30 documents. Use 1 to 30."),
         ({"queries": ["x"], "k": True}, 422, "k: "),
         ({"queries": ["x"], "k": "2"}, 422, "k: "),
         ({"queries": ["x"], "depth": 3}, 422, "unknown key"),

@@ -73,7 +73,7 @@ def test_a_collection_without_a_model_has_no_tokens(collection: Collection) -> N
 
 
 def test_a_model_may_not_read_more_than_is_kept(collection: Collection) -> None:
-    with pytest.raises(ValueError, match=r"one: document_tokens: 600: no more than 512 are kept of a text"):
+    with pytest.raises(ValueError, match=r"one: document_tokens: 600: only 512 tokens of a text are kept"):
         collection.initial_model("one", dual(document_tokens=600))
 
 

@@ -171,7 +171,7 @@ def test_a_loss_must_declare_a_teacher_that_it_reads(tmp_path: Path, tree: dict[
     """In every recipe: the same loss is not right in one and wrong in another."""
     place = "train" if tree["recipe"] == "dpr" else "retriever.game.train"
     with pytest.raises(
-        UserError, match=r"undeclared reads `scores\.teacher` and does not declare it\. Write `@needs\("
+        UserError, match=r"undeclared reads `scores\.teacher` but does not declare it\. Write `@needs\("
     ):
         read(tmp_path, tree, f"{place}.losses={own('undeclared')}")
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sparring.components.evaluation.result_table import leading_sentence
-from sparring.components.evaluation.selection import leading
-from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from sparring.workflows import ROOT
 from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import Step, graph
@@ -106,51 +102,3 @@ def test_nothing_is_selected_on_the_measured_split() -> None:
     fused = {one.name: one.ranking for one in outcome.rows if one.name.startswith("BM25 + ")}
     assert {ranking.function.__name__ for ranking in fused.values() if ranking is not None} == {"fit_fusion"}
     assert not [node for node in graph([outcome.results]) if node.function.__name__ == "select"]
-
-
-def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
-    """A ranker over a sample of the queries, and its baseline's mean on that sample."""
-
-    def row(system: str, value: float, queries: int) -> dict[str, Any]:
-        return {
-            "system": system,
-            "collection": "c",
-            "split": "test",
-            "seed": 1,
-            "measure": "RR@10",
-            "value": value,
-            "queries": queries,
-            "round": None,
-        }
-
-    about = {"system": "ranker", "baseline": "BM25", "collection": "c", "split": "test", "seeds": [1]}
-    metrics = {
-        "rows": [row("BM25", 0.4, 100), row("ranker", 0.712, 50)],
-        "means": [],
-        "comparisons": [
-            {**about, "measure": "RR@10", "difference": 0.057, "p": p, "test": test, "queries": 50}
-            for test, p in ((THIS_TRAINING, 0.0001), (THE_METHOD, 0.02))
-        ],
-        "leading": {
-            "system": "ranker",
-            "baseline": "BM25",
-            "measure": "RR@10",
-            "selected_on": "dev",
-            "queries": 1200,
-            "why": "",
-        },
-    }
-    # By other judgements, `evaluate.other_qrels`, which do not lead.
-    metrics["comparisons"] += [{**one, "collection": "d", "difference": -0.5} for one in metrics["comparisons"]]
-    said = "On test: RR@10 .712 against .655 (+.057, p = .020, the method)."
-    assert (
-        leading_sentence(metrics)
-        == f"Best trained system on the 1,200 queries of dev: ranker; best untrained: BM25. {said}"
-    )
-    metrics["leading"]["deploy"] = "BM25"  # nothing was trained: the best of the others stands against the cheapest
-    assert leading_sentence(metrics) == f"ranker against BM25, both selected on the 1,200 queries of dev. {said}"
-    metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
-    assert leading_sentence(metrics) == f"ranker against BM25; no dev queries chose these two (a reason). {said}"
-    metrics["leading"] = leading(None, [{"system": "ranker", "baseline": "BM25"}])
-    assert leading_sentence(metrics) == f"ranker against BM25. {said}"
-    assert leading_sentence({**metrics, "leading": leading("a reason", [])}) == ""

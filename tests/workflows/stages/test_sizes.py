@@ -184,16 +184,16 @@ def test_a_mistake_names_the_size(beir: Path, encoder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
-        (["sizes={a: {dimensions: 33}}"], "dimensions: 33: the retriever's vectors have 32; accepted: at most these"),
+        (["sizes={a: {dimensions: 33}}"], "dimensions: got 33, but the retriever's vectors have 32 dimensions"),
         (
             ["retriever.truncate=9", "sizes={a: {dimensions: 20}}", "train.losses.0.dimensions=null"],
-            "dimensions: 20: the retriever's vectors have 9; accepted",
+            "dimensions: got 20, but the retriever's vectors have 9 ",
         ),
         (["sizes={a: {index: PQ7}}"], "search: index: PQ7: 32 dimensions cannot be cut into 7 equal parts"),
         (["search.index='IVF8,PQ9'"], "search: index: IVF8,PQ9: 32 dimensions cannot be cut into 9 equal parts"),
         (
             ["train.losses.0.dimensions=[64, 8]"],
-            "retriever: losses: dimensions: 64: the retriever's vectors have 32; accepted: at most these",
+            "retriever: losses: dimensions: got 64, but the retriever's vectors have 32 dimensions",
         ),
     ],
 )

@@ -155,7 +155,7 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
         ("start_from=nowhere.yaml", "nowhere.yaml"),
         ("start_from={folder}/untrained.yaml", "untrained.yaml: it trains no retriever; accepted: an experiment that"),
         ("start_from={folder}/several.yaml", "several.yaml: recipe: folds: it has no seeds; accepted: one that has"),
-        ("train=null", "start_from: it is what a training begins from, and there is none"),
+        ("train=null", "start_from: a training begins from it, and there is no training"),
         (
             "pretrain={objective: ict, train: {updates: 1, batch: 2, losses: [{function: "
             "components.losses.listwise.cross_entropy, over: batch}]}}",

@@ -57,6 +57,6 @@ def test_the_report_draws_them(tmp_path: Path) -> None:
         execute(node, store, toy.INLINE, on_wait=print)
     report.write(tmp_path / "run", title="t", wanted=[drawn], results=None, store=store, executed=set(), config={})
     text = (tmp_path / "run/report.html").read_text()
-    assert "<h2>By layers</h2>" in text
+    assert ">By layers</h2>" in text
     assert "standard, layers 6: 0.500" in text
     assert "toy, test split; the mean and deviation over the seeds." in text

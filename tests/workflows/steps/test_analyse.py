@@ -49,7 +49,7 @@ def test_the_numbers_are_those_of_the_vectors(analysed: tiny.Place) -> None:
 
 def test_the_report_has_numbers_and_pictures(analysed: tiny.Place) -> None:
     text = (analysed.runs / "tiny/report.html").read_text()
-    assert "Where queries and documents lie" in text
+    assert "Embedding space" in text
     assert text.count('class="chart map"') == 2  # one a system
     assert text.count("query to query, as a share of query to document") >= 1
     assert "Vectors of 4 queries" in text

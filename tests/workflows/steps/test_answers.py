@@ -93,5 +93,5 @@ def test_through_ray_it_is_the_same(tmp_path: Path, ray: Machine, asked: Path, r
 
 def test_a_pattern_that_is_none_names_its_query(tmp_path: Path, data: Path, ranking: Path) -> None:
     asked = with_answers(data, tmp_path / "data", {"q0": ["("]})
-    with pytest.raises(UserError, match=r"query q0: answer '\(': not a regular expression"):
+    with pytest.raises(UserError, match=r"query q0: the answer '\(' is not a regular expression"):
         run(tmp_path / "out", toy.INLINE, asked, ranking, ["test"], mode="regex")

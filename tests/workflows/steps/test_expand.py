@@ -96,9 +96,9 @@ def test_from_a_file(tmp_path: Path, data: Path) -> None:
     summary = expand_from_file(place(tmp_path / "out"), toy.INLINE, data=data, splits=["test"], config=config)
     asked = check(pq.read_table(tmp_path / "out" / "queries.parquet"), QUERIES, source="out")
     assert asked["query_id"].to_pylist() == ["q0#1", "q0#2", "q6#1", "q6#2"]
-    note = "The file has no expansion of 2 of the 4 queries, which are as they were asked."
+    note = "The file has no expansion for 2 of the 4 queries, which stay as they are."
     assert summary == {"expansions": 4, "queries": 2, "a_query": 2.0, "not_expanded": 2, "note": note}
-    with pytest.raises(UserError, match="no expansion of a query of dev"):
+    with pytest.raises(UserError, match="no expansion of any query of dev"):
         expand_from_file(place(tmp_path / "dev"), toy.INLINE, data=data, splits=["dev"], config=config)
 
 

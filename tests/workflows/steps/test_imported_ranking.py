@@ -137,7 +137,7 @@ def test_what_the_collection_has_not_can_be_dropped(data: Path, tmp_path: Path, 
     said = json.loads((tmp_path / "out" / "said.json").read_text())
     note = said.pop("note")
     assert note.startswith(f"The file has no results for {queries - 1} of the {queries} queries of test, ")
-    assert note.endswith(" 3 of its 5 rows are of documents that the collection has not, and were dropped.")
+    assert note.endswith(" 3 of its 5 rows name documents that the collection lacks, and were dropped.")
     assert said == {
         "queries": queries,
         "without_results": queries - 1,
@@ -151,16 +151,16 @@ def test_a_file_of_other_documents_alone_is_refused(data: Path, tmp_path: Path) 
     """Their ids are others, which dropping would hide."""
     path = tmp_path / "a.run"
     path.write_text(f"{asked(data)[0][0]} Q0 gone 1 0.9 x\n")
-    with pytest.raises(UserError, match="none of its documents is the collection's"):
+    with pytest.raises(UserError, match="none of its documents is in the collection"):
         given(data, tmp_path / "out", path, unknown="drop")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is none of the collection's; `unknown: drop`"),
-        ("a.run", "q1 Q0 d1 1 0.5 x\n", "no query is of the split 'test'"),
-        ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999 .*; `unknown: drop` leaves such out"),
+        ("a.run", "nobody Q0 d1 1 0.5 x\n", "query nobody is not in the collection; `unknown: drop`"),
+        ("a.run", "q1 Q0 d1 1 0.5 x\n", "it has no query of the split 'test'"),
+        ("a.run", "{query} Q0 d999 1 0.5 x\n", "d999 .*; `unknown: drop` leaves it out"),
         ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the collection"),
         ("a.json", '[{"question": "what is it"}]', "expected an object with question and ctxs"),
         ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of passage_id, psg_id, id"),
@@ -220,8 +220,8 @@ def test_ids_of_a_ranking_are_read_in_the_collections_form(tmp_path: Path) -> No
 
 def test_without_the_form_it_is_told(tmp_path: Path) -> None:
     data, path = in_two_forms(tmp_path / "data")
-    says = "it is there in another Unicode form, NFC. Write `ids: NFC` under `data` to read all ids in one form."
-    with pytest.raises(UserError, match=f"is none of the collection's; {says}"):
+    says = "it exists in a different Unicode form, NFC. Write `ids: NFC` under `data` to read all ids in one form."
+    with pytest.raises(UserError, match=f"is not in the collection; {says}"):
         given(data, tmp_path / "out", path)
     path.write_text(path.read_text().replace(unicodedata.normalize("NFD", "q-caf\u00e9"), "q-caf\u00e9"))
     with pytest.raises(UserError, match=f"is not in the collection, of which it must be a ranking; {says}"):

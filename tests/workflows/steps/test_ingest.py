@@ -113,7 +113,7 @@ BAD_INPUT = [
     (
         "corpus",
         {"_id": "d7", "title": "", "text": ["x"]},
-        "corpus.jsonl:7: wrong columns 'd7' (text must be text, and is",
+        "corpus.jsonl:7: wrong columns 'd7' (text must be text, but is",
     ),
     ("corpus", {"_id": "d7", "title": "", "text": "\ud800"}, "corpus.jsonl:7: half of a character 'd7' (the escape"),
     ("corpus", b'{"_id": "d7", "text": "caf\xe9"}', "corpus.jsonl:7: text that is not UTF-8 (invalid continuation"),
@@ -143,8 +143,8 @@ def test_bad_input_is_one_clear_line(out: Path, collection: Collection, where: s
         ingest(out, None, source=collection.source())
     folder = collection.path / "qrels" if where == "qrels" else collection.path
     assert str(caught.value).startswith(f"{folder}/{message}")
-    how = "convert the file (iconv -f CP1252 -t UTF-8)" if "UTF-8" in message else "mend it"
-    assert str(caught.value).endswith(f"; {how}, or set data.on_bad: drop")
+    how = "Convert the file (iconv -f CP1252 -t UTF-8)" if "UTF-8" in message else "Fix the record"
+    assert str(caught.value).endswith(f". {how}, or set data.on_bad: drop.")
     assert "\n" not in str(caught.value)
     name = {"corpus": "documents", "queries": "queries", "qrels": "qrels"}[where]
     assert not (out / f"{name}.parquet").exists()
@@ -185,7 +185,7 @@ def test_where_judgements_name_nothing_that_is_there_their_column_is_asked_for(
     )
     with pytest.raises(UserError) as caught:
         ingest(out, None, source=source)
-    assert str(caught.value) == f"{tmp_path}/tickets.csv:2: {says}; mend it, or set data.on_bad: drop"
+    assert str(caught.value) == f"{tmp_path}/tickets.csv:2: {says}. Fix the record, or set data.on_bad: drop."
 
 
 def test_no_column_is_asked_for_where_a_judgement_fits_or_the_format_says_it(
@@ -194,14 +194,14 @@ def test_no_column_is_asked_for_where_a_judgement_fits_or_the_format_says_it(
     monkeypatch.setattr(step, "ROWS", 1)
     collection.qrels = {"train": ["q0\td9\t1"]}
     with pytest.raises(
-        UserError, match=r"missing document 'd9' \(.*; the documents are called such as 'd0'\); mend it"
+        UserError, match=r"missing document 'd9' \(.*; the documents are called such as 'd0'\)\. Fix the record"
     ):
         ingest(out, None, source=collection.source())
     collection.qrels = {"train": ["q0\td0\t1", "q0\td9\t1"]}
-    with pytest.raises(UserError, match=r"missing document 'd9'; mend it"):
+    with pytest.raises(UserError, match=r"missing document 'd9'\. Fix the record"):
         ingest(out, None, source=collection.source())
     collection.qrels, collection.queries = {"train": ["q0\td0\t1"]}, []
-    with pytest.raises(UserError, match=r"missing query 'q0' \(.*; there are no queries\); mend it"):
+    with pytest.raises(UserError, match=r"missing query 'q0' \(.*; there are no queries\)\. Fix the record"):
         ingest(out, None, source=collection.source())
 
 
@@ -396,7 +396,7 @@ def test_a_sample_of_a_split_is_the_same_wherever_its_queries_stand(out: Path, c
     assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"} == kept
     ingest(out, None, source=collection.source(sample={"train": 8}))
     assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "train"} > kept
-    with pytest.raises(UserError, match=r"data\.sample: there are no queries in 'dev'; accepted: "):
+    with pytest.raises(UserError, match=r"data\.sample: there are no queries in 'dev'\. Use one of these: "):
         ingest(out, None, source=collection.source(sample={"dev": 2}))
 
 
@@ -407,7 +407,7 @@ def test_documents_that_no_kept_query_asks_for_may_be_left_out(out: Path, collec
     of_two = ingest(out, None, source=sampled)
     assert of_two["documents"] <= 2 < of_two["of_documents"]
     kept = f"{of_two['documents']} of {of_two['of_documents']} documents"
-    assert of_two["note"].startswith(f"only_judged keeps {kept}, those that a judgement names: measures are higher")
+    assert of_two["note"].startswith(f"only_judged keeps {kept}, those that a judgement names. Measures are higher")
     assert {row["doc_id"] for row in rows(out, "documents")} == {row["doc_id"] for row in rows(out, "qrels")}
     whole = ingest(out, None, source=collection.source(only_judged=True))
     assert whole["documents"] == 6
@@ -434,9 +434,11 @@ def test_a_split_is_drawn_from_another_by_its_queries_ids(out: Path, collection:
     fewer = ingest(out, None, source=collection.source(hold_out=hold_out, sample={"train": 10}))
     assert {row["query_id"] for row in rows(out, "queries") if row["split"] == "dev"} < drawn
     assert fewer["queries"]["train"] == 10
-    with pytest.raises(UserError, match=r"data\.hold_out: 'test' is a split of the collection already"):
+    with pytest.raises(UserError, match=r"data\.hold_out: the collection already has a split 'test'"):
         ingest(out, None, source=collection.source(hold_out={"test": {"of": "train"}}))
-    with pytest.raises(UserError, match=r"data\.hold_out\.dev\.of: no queries are in 'trian'; accepted: test, train"):
+    with pytest.raises(
+        UserError, match=r"data\.hold_out\.dev\.of: there are no queries in 'trian'\. Use one of these: test, train"
+    ):
         ingest(out, None, source=collection.source(hold_out={"dev": {"of": "trian"}}))
 
 
@@ -535,7 +537,7 @@ def test_queries_that_are_trained_on_under_another_id_are_told(out: Path, collec
     collection.queries += [{"_id": "q8", "text": "what is 0?"}, {"_id": "q9", "text": "what is 7?"}]
     collection.qrels["test"] += ["q8\td0\t1", "q9\td1\t1"]
     summary = ingest(out, None, source=collection.source())
-    told = "queries with the text of a training query, which flatters what is trained: 1 of the 3 of test"
+    told = "queries with the text of a training query, which flatters trained systems: 1 of the 3 of test"
     assert summary["note"] == told
 
 

@@ -34,6 +34,7 @@ from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import step
 from tests.support import toy
+from tests.support.errors import refused
 from tests.support.toy import INLINE
 from tests.support.trainings import lines, visits
 
@@ -207,6 +208,11 @@ def test_stored_rows_are_read_as_they_were_written(run: Callable[[str], Path]) -
 def test_a_config_without_a_kind_is_dense(encoder: Path) -> None:
     assert isinstance(parse(Recipe, {"retriever": {"model": str(encoder)}}, where="").retriever, DualEncoderConfig)
     assert kind.kind_named("dense").config is DualEncoderConfig
+
+
+def test_a_kind_without_a_model_is_refused_as_a_retriever(encoder: Path) -> None:
+    with refused("retriever.kind", "unknown-kind"):
+        config("lexical", encoder)
 
 
 @KINDS

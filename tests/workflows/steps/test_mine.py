@@ -212,7 +212,9 @@ def test_missing_candidates_are_made_up_for_by_random_ones(drawn: Any, ranking: 
     assert drawn.summary["filled"] >= 6
     assert "note" not in drawn.summary
     drawn(ranking, groups=16, negatives=30, depth=2)
-    found = f"{drawn.summary['filled']} of 480 negatives are random documents, as the ranking has too few candidates"
+    found = (
+        f"{drawn.summary['filled']} of 480 negatives are random documents, because the ranking has too few candidates"
+    )
     assert drawn.summary["note"] == f"{found} (`depth`)."
 
 
@@ -222,15 +224,15 @@ def test_negatives_that_the_collection_has_not_are_missing(drawn: Any, ranking: 
     filled, short = drawn.summary["filled"], drawn.summary["missing"]
     assert made == 16 * 52 - short < 16 * 40
     assert drawn.summary["note"] == (
-        f"{filled} of 800 negatives are random documents, as the ranking has too few candidates (`depth`). {short} of "
-        "832 negatives are missing, as the collection has too few documents."
+        f"{filled} of 800 negatives are random documents, because the ranking has too few candidates (`depth`). "
+        f"{short} of 832 negatives are missing, because the collection has too few documents."
     )
 
 
 def test_judged_queries_that_the_ranking_lacks_are_counted(drawn: Any, tmp_path: Path) -> None:
     found = toy.write_ranking(tmp_path / "few", {"q1": ["d5", "d0"], "q2": ["d9"]})
     assert {row["query_id"] for row in drawn(found, groups=8, negatives=1)} == {"q1", "q2"}
-    assert drawn.summary["note"].endswith("14 queries have no candidate, and no part in it.")
+    assert drawn.summary["note"].endswith("14 queries have no candidate, and are left out.")
 
 
 def test_random_negatives_come_from_the_whole_collection(drawn: Any) -> None:
@@ -427,13 +429,13 @@ def test_where_the_source_gives_too_few_it_is_said(drawn: Any, given: Any) -> No
     folder = given(rows)
     made = drawn(None, data=folder, negatives=3, given="negatives", groups=4)
     assert all(len(row["doc_ids"]) == 4 for row in made)
-    assert drawn.summary["note"] == "5 of 12 negatives are random documents, as the source gives too few."
+    assert drawn.summary["note"] == "5 of 12 negatives are random documents, because the source provides too few."
     made = drawn(None, data=folder, negatives=3, given="scores", groups=4)
     assert {row["query_id"]: len(row["doc_ids"]) for row in made} == {"q1": 3, "q4": 4}
     assert all(len(row["teacher"]) == len(row["doc_ids"]) == len(row["targets"]) for row in made)
     assert drawn.summary["note"] == (
-        "2 of 12 negatives are missing, as the source has too few with scores. 2 queries have no negative with a "
-        "score, and no part in it."
+        "2 of 12 negatives are missing, because the source has too few with scores. 2 queries have no negative with a "
+        "score, and are left out."
     )
 
 
@@ -465,10 +467,10 @@ def test_a_sampler_that_fails_is_named_with_its_line(drawn: Any, ranking: Path, 
     [
         (
             "two",
-            "takes scores, count; accepted: scores, count, rng, positive, and behind a `\\*` options with a default",
+            r"takes scores, count\. It must take scores, count, rng, positive, and after a `\*` only options with a",
         ),
-        ("bare", "temperature: no default"),
-        ("five", "takes scores, count, rng, positive, a; accepted"),
+        ("bare", "has options without a default: temperature"),
+        ("five", r"takes scores, count, rng, positive, a\. It must"),
     ],
 )
 def test_a_samplers_signature_is_checked(own_samplers: str, name: str, says: str) -> None:
@@ -503,14 +505,16 @@ def own_samplers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data: Path) -> None:
-    with pytest.raises(UserError, match="given: negatives: the collection's source gives none; accepted: null"):
+    with pytest.raises(UserError, match="given: negatives: the collection's source provides none; accepted: null"):
         drawn(None, given="negatives")
     folder = given([offers(1, 5, 6), offers(2, 9, 10)])
     with pytest.raises(
-        UserError, match="given: scores: no query of 'train' is given negatives with scores; accepted: "
+        UserError, match="given: scores: the source provides no query of 'train' with negatives with scores; accepted: "
     ):
         drawn(None, data=folder, given="scores")
-    with pytest.raises(UserError, match="given: negatives: no query of 'dev' is given negatives; accepted: null"):
+    with pytest.raises(
+        UserError, match="given: negatives: the source provides no query of 'dev' with negatives; accepted: null"
+    ):
         drawn(None, data=folder, given="negatives", split="dev")
     with pytest.raises(ValueError, match="random negatives have no scores"):
         MineConfig(given="scores", random=1)

@@ -215,8 +215,8 @@ def test_more_dimensions_than_there_are(places, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"index": "Flat", "vectors": "int8"}, "vectors: int8: an index says itself what it keeps"),
-        ({"rescore_by": "int8"}, "rescore_by: nothing is rescored; accepted: with `rescore`"),
+        ({"index": "Flat", "vectors": "int8"}, "vectors: int8: an index has its own form of vectors"),
+        ({"rescore_by": "int8"}, "rescore_by: nothing is rescored without `rescore`"),
         ({"rescore": 4}, "rescore_by: encoded: the candidates are found by these vectors"),
         ({"rescore": 4, "vectors": "int8", "rescore_by": "int8"}, "rescore_by: int8: the candidates are found by"),
     ],

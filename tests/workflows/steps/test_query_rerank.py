@@ -184,7 +184,7 @@ def test_the_public_codes_templates(
         view, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"] if kind == "rd" else None
     )
     tokenize(made, toy.INLINE, data=view, model=ranker, config=TokenizeConfig())
-    reading = RerankerInputs(view, TokenStore(made, ranker / "model"), 24)
+    reading = RerankerInputs.stored(view, TokenStore(made, ranker / "model"), 24)
     tokenizer = load_tokenizer(ranker / "model")
     asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
     top = {

@@ -93,7 +93,7 @@ def test_prompts_stand_before_the_texts(tmp_path: Path, data: Path, encoder: Pat
 def test_tokens_are_of_one_prompt(tmp_path: Path, tokens: Path, retriever: Path, encoder: Path) -> None:
     other = toy.started(tmp_path / "other", toy.retriever_config(encoder, query_prompt="bara: "))
     assert len(TokenStore(tokens, retriever / "model").queries) == 24
-    with pytest.raises(UserError, match="these tokens were made with another tokenizer"):
+    with pytest.raises(UserError, match="these tokens were made with a different tokenizer"):
         TokenStore(tokens, other / "model")
 
 
@@ -102,7 +102,9 @@ def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, data: P
     toy.started(tmp_path / "export", toy.retriever_config(encoder, document_tokens=60))
     config = DualEncoderConfig(model=str(tmp_path / "export" / "model"))
     begun = toy.started(tmp_path / "begun", config)
-    with pytest.raises(UserError, match=r"document_tokens: 60: no more than 59 are kept of a text \(tokens.max_tokens"):
+    with pytest.raises(
+        UserError, match=r"document_tokens: 60: only 59 tokens of a text are kept; raise tokens.max_tokens"
+    ):
         tokenize(tmp_path, toy.INLINE, data=data, model=begun, config=TokenizeConfig(max_tokens=59))
 
 

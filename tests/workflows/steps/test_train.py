@@ -79,7 +79,7 @@ def test_a_trained_model_is_there_and_begins_the_next_training(run: Any, tmp_pat
 def test_a_training_that_changes_nothing_says_so(run: Any) -> None:
     assert "note" not in run("learns")
     nothing = [{"function": toy.CROSS_ENTROPY, "over": "batch", "weight": 0.0}]
-    assert "the model is as it was" in run("nothing to learn", losses=nothing)["note"]
+    assert "the model is unchanged" in run("nothing to learn", losses=nothing)["note"]
 
 
 def test_an_interrupted_training_resumes_from_its_checkpoint(
@@ -215,5 +215,5 @@ def test_what_cannot_be_sharded_says_so(run: Any, tmp_path: Path, monkeypatch: p
 
     for name in ("generator", "reader"):
         unmade = objective_named(name).__new__(objective_named(name))
-        with pytest.raises(UserError, match=f"cluster: train: shard: the objective {name} divides a batch itself"):
+        with pytest.raises(UserError, match=f"cluster: train: shard: the objective {name} divides batches itself"):
             sharding.shard(unmade, torch.device("cpu"))

@@ -94,5 +94,7 @@ def test_an_artifact_is_known_by_its_name_alone(store: Store) -> None:
     run([node], store)
     assert store.artifact(node.name) == Artifact(node.name, "a")
     assert store.artifact("train-0123456789ab") == Artifact("train-0123456789ab", "train-0123456789ab")
-    with pytest.raises(UserError, match=r"'\.\./x-0123456789ab': not the name of an artifact; accepted: such as "):
+    with pytest.raises(
+        UserError, match=r"'\.\./x-0123456789ab': not the name of an artifact; accepted: a name such as "
+    ):
         store.artifact("../x-0123456789ab")

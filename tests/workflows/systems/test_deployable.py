@@ -7,6 +7,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.workflows.experiments import loading
 from sparring.workflows.systems import deployable
+from sparring.workflows.systems.fused import Fused
 from sparring.workflows.systems.rows import Outcome
 from tests.support.tiny import ROOT
 
@@ -45,11 +46,28 @@ def test_every_system_of_ar2_can_be_exported() -> None:
     assert exportable("ar2/docstrings.yaml")["control: ance"] == ["dense"]
 
 
-def test_of_ear_those_can_be_exported_that_issue_the_queries_themselves() -> None:
+def test_systems_of_expansions_and_readers_can_be_exported() -> None:
+    generators = outcome("ear/squad.yaml").ranked["first expansion"].system
+    assert isinstance(generators, Fused)
+    expansions = ["lexical", "expansion", *(f"expansion {number}" for number in range(2, 1 + len(generators.systems)))]
     of_ear = exportable("ear/squad.yaml")
     assert of_ear["BM25"] == ["lexical"]
     assert of_ear["BM25 + dense"] == ["lexical", "dense", "fusion"]
-    assert not [name for name in of_ear if "expansion" in name or "EAR" in name or "GAR" in name]
+    assert of_ear["EAR-RD"] == of_ear["first expansion"] == [*expansions, "fusion"]
+    assert of_ear["EAR-RD + dense"] == [*expansions, "fusion", "dense", "fusion 2"]
+    assert "best query" not in of_ear
+    with_reader = exportable("ear/squad-reader.yaml")
+    assert with_reader["BM25 + reader k=5"] == ["lexical", "reader"]
+    assert with_reader["first expansion + reader k=1"] == ["lexical", "expansion", "reader"]
+
+
+def test_what_cannot_be_deployed_of_expansions_is_named() -> None:
+    ranked = outcome("ear/squad.yaml", "rerankers.ri.template=released").ranked
+    with pytest.raises(UserError, match=r"'EAR-RI' cannot be deployed: .* template: released, which `example\.py`"):
+        deployable.of_folder(ranked["EAR-RI"])
+    assert "expansion" in deployable.Deployment.of_row(ranked["EAR-RI"]).stages
+    with pytest.raises(UserError, match=r"cannot be deployed: its ranking is of expansions that the judgements choose"):
+        deployable.Deployment.of_row(ranked["best query"])
 
 
 @pytest.mark.parametrize(

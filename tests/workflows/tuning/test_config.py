@@ -40,7 +40,10 @@ K1 = {"bm25.search.k1": {"grid": [0.9, 1.2]}}
         ({"measure": "RR@11"}, r"tune\.measure: RR@11 is not measured; accepted: RR@10, Success@5, R@100"),
         ({"systems": ["retriever 2"]}, r"tune\.systems: there is no 'retriever 2'; accepted: 'BM25', 'start model', "),
         ({"split": "test"}, r"tune\.split: 'test' is for the results alone; .*accepted: another split, such as dev"),
-        ({"split": "train"}, r"tune\.split: 'train' is what is learnt from; accepted: another, such as dev, or one .*"),
+        (
+            {"split": "train"},
+            r"tune\.split: systems learn from 'train'; accepted: another split, such as dev, or one .*",
+        ),
         ({"space": {WARM: {"loguniform": [0, 1]}}}, r"tune: space\.retriever\.warm\.train\.learning_rate: loguniform:"),
         (
             {"space": {"retriever.warm.train.losses.3.weight": {"uniform": [0, 1]}}},

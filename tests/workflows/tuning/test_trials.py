@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.tuning.report import LUCK, column_names, format_table, scatter, write_page
+from sparring.workflows.tuning.report import LUCK, column_names, format_table, scatter, verdict, write_page
 from sparring.workflows.tuning.search_space import Range
 from sparring.workflows.tuning.trials import Trial, TrialTable
 
@@ -42,11 +42,20 @@ def test_the_text_shows_the_best_trial_first(table: TrialTable) -> None:
         "      2     0.4       y  0.900         stopped\n"
         "      4     0.9       y  0.500         running\n"
         "      3     0.8       y                failed\n\n"
-        "  trial 3 failed: no <memory>\n"
-        f"  {LUCK}"
+        "  trial 3 failed: no <memory>\n\n"
+        "Trial 1 is the best of 5: RR@10 .400 for last on the dev queries, against .300 with the config as it is. The\n"
+        "best of many trials is partly lucky. On queries that chose no trial, expect a little less."
     )
     table.error = 0.0234
-    assert format_table(table).endswith(f"\n  {LUCK}\n  The standard error of its RR@10 over the queries is 0.023.")
+    assert verdict(table)[0].startswith("Trial 1 is the best of 5: RR@10 .400 [.354, .446] for last on the dev queries")
+
+
+def test_verdict_says_that_no_trial_was_better(table: TrialTable) -> None:
+    table.trials[0].measures[-1] = 0.9
+    assert verdict(table) == [
+        "No trial was better than the config as it is: RR@10 .900 for last on the dev queries.",
+        LUCK,
+    ]
 
 
 def test_a_trial_that_is_as_good_as_the_best_says_so(table: TrialTable) -> None:
@@ -106,6 +115,7 @@ def test_a_page_escapes_reasons_and_draws_no_key_without_measures(table: TrialTa
         table, title="t", source=Path("t.yaml"), config={}, log_keys=set(), results_split="test", then="run it"
     ).read_text()
     assert "no &lt;memory&gt;" in text
+    assert text.index("Trial 1 is the best of 5") < text.index("<svg") < text.index("<table")
     assert scatter(TrialTable(table.folder, "RR@10", ["x"], "dev", "max", ["a.rate"], ""), "a.rate", log=False) is None
 
 

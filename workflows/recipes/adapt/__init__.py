@@ -1,4 +1,4 @@
-"""Adapt a retriever and a ranker to one's own collection, and say which system to deploy."""
+"""Adapt a retriever and a ranker to your own collection, and say which system to deploy."""
 
 from sparring.workflows.recipes.adapt.config import Config
 from sparring.workflows.recipes.adapt.defaults import resolve

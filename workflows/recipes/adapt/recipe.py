@@ -21,19 +21,20 @@ from sparring.workflows.systems.rows import Outcome, cost_of, is_imported, level
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (
-    "Nothing was measured: no query of the collection has a relevant document. The retriever has learnt from pairs "
-    "made of the documents; whether it is better than the start model or BM25, nobody knows. Some hundred queries, "
-    "each with a relevant document, would tell."
+    "Nothing was measured, because no query of the collection has a relevant document. The retriever has learnt from "
+    "pairs made of the documents. Nobody knows whether it is better than the start model or BM25. A few hundred "
+    "queries with relevant documents would tell."
 )
 RANKER_BETWEEN_ROUNDS = {"updates": 20, "learning_rate": 1e-5}
-"""How the ranker follows the retriever in a round: it is good already, and its groups are few."""
+"""Training of the ranker between rounds. The ranker is good already, and its groups are few."""
 
 
 def build(config: Config) -> Outcome:
-    """The graph: what needs no training, what AR2 trains where there are queries to train on, and the results."""
+    """Build the graph: systems that need no training, those that AR2 trains if there are training queries, and the
+    results."""
     if config.pretrain and config.survey is not None and not config.survey.queries:
         return _unmeasured(config, config.pretrain)
-    base = _untrained(config) if config.train is False else loading.outcome_of(ar2(config, config.train))
+    base = _untrained(config) if config.train is False else loading.build_outcome(ar2(config, config.train))
     collection = Collection(config)
     results = Results(collection, config, rows=list(base.rows))
     retrievals = {(row.name, row.seed): row.retriever for row in base.rows}
@@ -68,7 +69,7 @@ def build(config: Config) -> Outcome:
 
 
 def _untrained(config: Config) -> Outcome:
-    """What needs no training."""
+    """Build the systems that need no training."""
     collection = Collection(config)
     results = Results(collection, config)
     start = start_retrieval(collection, collection.initial_model("start retriever", config.model), config)
@@ -86,7 +87,7 @@ def _untrained(config: Config) -> Outcome:
 
 
 def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int) -> Dense:
-    """The start model after a training on pairs made of the documents."""
+    """Train the start model on pairs made of the documents, and retrieve with it."""
     begun = collection.initial_model("start retriever", config.model)
     train = TrainConfig(
         updates=pairs.updates,
@@ -100,7 +101,7 @@ def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int)
 
 
 def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
-    """A retriever for a collection of which nobody has said what is relevant to what."""
+    """Build a retriever for a collection without judgements."""
     collection, (seed, *_) = Collection(config), config.seeds
     with in_phase(PRETRAINING):
         retrieval = _pretrained(collection, config, pairs, seed)
@@ -120,11 +121,11 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
 
 
 def ar2(config: Config, train: Trainings) -> dict[str, Any]:
-    """The keys of the AR2 experiment.
+    """Return the keys of the AR2 experiment.
 
-    The retriever warms up on the batch's documents, as DPR does. The ranker begins from its encoder and learns the
-    order of what it retrieves. In the game the retriever learns the ranker's scores by distillation (Zhang et al.,
-    2022, Eq. 12) beside the labels.
+    The retriever warms up on the batch's documents, as DPR does. The ranker begins from the retriever's encoder and
+    learns to order what the retriever retrieves. In the game the retriever learns from the labels and, by distillation
+    (Zhang et al., 2022, Eq. 12), from the ranker's scores.
     """
     values = config.model_dump(mode="json")
     shared = {key: values["model"][key] for key in ("model", "revision", "layers", "dropout")}
@@ -160,7 +161,7 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
 
 
 def _phase(training: Training, losses: list[dict[str, Any]]) -> dict[str, Any]:
-    """The keys of a phase of training."""
+    """Return the keys of a phase of training."""
     mine = {"negatives": training.negatives, "depth": training.depth}
     train = {key: getattr(training, key) for key in ("updates", "batch", "learning_rate")}
     return {"mine": mine, "train": {**train, "losses": losses}}

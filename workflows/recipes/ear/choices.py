@@ -14,14 +14,14 @@ from sparring.workflows.store.dag import Step, step
 
 @dataclass(frozen=True)
 class Choices:
-    """How one ranking a query comes of the rankings of its expansions."""
+    """Rankings of chosen expansions, one for each query."""
 
     setting: Setting
 
     def choose(
         self, name: str, expansions: Expansions, scores: Step | None, label: str, number: int | None = None
     ) -> Step:
-        """The ranking of the expansion with the lowest score; without scores, that of the first expansion."""
+        """Rank by the expansion with the lowest score. Without scores, rank by the first expansion."""
         return step(
             f"{name} {label} ranking",
             choose,
@@ -34,18 +34,18 @@ class Choices:
             number=number,
         )
 
-    def concat(self, name: str, expansions: Expansions) -> Step:
-        """The ranking of all expansions of a query as one (Table 3.1)."""
+    def concatenated(self, name: str, expansions: Expansions) -> Expansions:
+        """Join all expansions of a query into one query (Table 3.1)."""
         data = self.setting.collection.data
         whole = step(f"{name} concat", concatenated, data=data, expanded=expansions.expanded)
         ranking = self.setting.retrieve(f"{name} concat found", whole, [self.setting.split])
-        return self.choose(name, Expansions(name, whole, ranking, ranking), None, "concat")
+        return Expansions(name, whole, ranking, ranking)
 
     def several(
         self, label: str, most: int, expansions: dict[str, Expansions], predictions: dict[str, Prediction]
-    ) -> Step:
-        """Fuse the rankings of the first so many expansions in a reranker's order."""
-        rankings = [
+    ) -> list[Step]:
+        """Rank by the first `most` expansions in a reranker's order, fused for each generator."""
+        return [
             step(
                 f"{name} {label} ranking",
                 choose_several,
@@ -60,17 +60,14 @@ class Choices:
             )
             for name, output in expansions.items()
         ]
-        return self.setting.fused(label, rankings, lexical=range(len(rankings)))
 
     def all_expansions(
         self, expansions: dict[str, Expansions], generators: Generators, config: AllExpansionsConfig
-    ) -> Step:
-        """Fuse all expansions' rankings (contextual clue sampling, section 3.4.3). Expansions of generators that are
-        not in `expansions` are issued here."""
-        configured, rankings = self.setting.config.generators, []
-        for name in config.generators or expansions:
-            if name not in configured:
-                raise ValueError(f"all_expansions: generators: {name!r}; accepted: {', '.join(configured)}")
+    ) -> list[Step]:
+        """Fuse all expansions' rankings (contextual clue sampling, section 3.4.3), for each generator. Expansions of
+        generators that are not in `expansions` are issued here."""
+        rankings = []
+        for name in self.generators_of_all(config):
             output = expansions.get(name) or generators.issue(name, [self.setting.split])
             rankings.append(
                 step(
@@ -84,4 +81,12 @@ class Choices:
                     config=self.setting.fusion(config),
                 )
             )
-        return self.setting.fused("all expansions", rankings, lexical=range(len(rankings)))
+        return rankings
+
+    def generators_of_all(self, config: AllExpansionsConfig) -> list[str]:
+        """Return the generators whose expansions are all fused. ValueError if one does not exist."""
+        configured = self.setting.config.generators
+        for name in config.generators or []:
+            if name not in configured:
+                raise ValueError(f"all_expansions: generators: {name!r}; accepted: {', '.join(configured)}")
+        return config.generators or self.setting.config.measured()

@@ -1,4 +1,4 @@
-"""Which systems are compared: what Chuang et al. (2023) set side by side."""
+"""Pairs of systems to compare, as in Chuang et al. (2023)."""
 
 from itertools import pairwise
 
@@ -8,7 +8,8 @@ Pairs = list[tuple[str, str]]
 
 
 def comparisons(config: Config, dense: str) -> Pairs:
-    """List systems with their baselines. `dense` is the dense retriever's name. The first is what a run is for."""
+    """List systems with their baselines. `dense` is the dense retriever's name. The first pair is the purpose of the
+    run."""
     ears = [f"EAR-{kind.upper()}" for kind in reversed(config.kinds())]
     pairs = [(ear, baseline) for ear in ears for baseline in ("first expansion", "BM25")]
     pairs += pairwise(ears)

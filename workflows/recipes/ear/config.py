@@ -1,4 +1,4 @@
-"""What an EAR experiment says: generators, query rerankers, passage reranker, reader (Chuang et al., 2023, chapter
+"""The config of an EAR experiment: generators, query rerankers, passage reranker, reader (Chuang et al., 2023, chapter
 3)."""
 
 from typing import Annotated, Any, Literal, Self
@@ -28,17 +28,16 @@ Kind = Literal["ri", "rd"]
 
 
 class Learn(Part):
-    """How a language model learns to expand (GAR)."""
+    """Training of a language model to expand queries (GAR)."""
 
     targets: TargetConfig = TargetConfig()
-    """What it should write."""
+    """Texts that it learns to write."""
     train: TrainConfig
-    """Its loss is usually `components.losses.likelihood.negative_log_likelihood`."""
+    """Training. Its loss is usually `components.losses.likelihood.negative_log_likelihood`."""
     folds: int | None = Field(None, ge=2)
-    """K generators, each trained without a part of the training queries, write the training examples of that part
-    (Chuang et al., 2023, section 3.3.3: 5). Null: the one that is trained on all writes them, of texts that it may know
-    by heart.
-    """
+    """Number of generators, each trained without one part of the training queries, that write the training examples of
+    that part (Chuang et al., 2023, section 3.3.3: 5). If null, one generator is trained on all queries and writes all
+    examples, although it may know these texts by heart."""
 
     @model_validator(mode="after")
     def _is_not_judged(self) -> Self:
@@ -52,7 +51,7 @@ class Writer(Part):
 
     model: GeneratorConfig
     learn: Learn | None = None
-    """Null to ask it as it is, as T0 is (Chuang et al., 2023, section 3.4.2)."""
+    """Training of the language model. Null uses it as it is, like T0 (Chuang et al., 2023, section 3.4.2)."""
     generate: GenerateConfig = GenerateConfig()
 
     @model_validator(mode="after")
@@ -63,23 +62,24 @@ class Writer(Part):
 
 
 class Generator(Part):
-    """Where a query's expansions come from: one of three."""
+    """Source of a query's expansions: one of three."""
 
     relevance: RelevanceConfig | None = None
-    """From what the query itself finds; needs no language model."""
+    """Expansions from what the query itself retrieves. It needs no language model."""
     writer: Writer | None = None
-    """From a language model."""
+    """Expansions from a language model."""
     file: FileConfig | None = None
-    """From a file."""
+    """Expansions from a file."""
     learn_from: str | None = None
-    """The generator whose expansions of the training queries its rerankers learn from; null for its own. In the paper
-    all learn from T0's."""
+    """Generator whose expansions of the training queries its rerankers learn from. Null is its own. In the paper all
+    learn from T0's."""
     measured: bool = True
-    """Whether its rankings are among those that are fused; false for one that others alone learn from."""
+    """Fuse its rankings with those of the other measured generators. False for a generator that only others learn
+    from."""
 
     @property
     def number(self) -> int | None:
-        """Most expansions of a query. If None, as many as a file has."""
+        """Maximum number of expansions of a query. If None, it is the number that a file has."""
         source = self.relevance or self.file or (self.writer.generate if self.writer is not None else None)
         return None if source is None else source.number
 
@@ -95,60 +95,62 @@ class RerankerModel(CrossEncoderConfig):
     """The model of a query reranker."""
 
     pooling: Literal["first", "cls", "mean", "last"] = "first"
-    """What the score is made of. `first`, as in the public code: the first token's last state, through one linear
-    layer. `cls`: the same, through the model's own classification head (DeBERTa's has a dense layer before the linear
-    one). `mean`: the mean over the tokens, through a linear layer. `last`: the last token's state likewise, for causal
-    language models."""
+    """Source of the score. `first`, as in the public code: the first token's last state, through one linear layer.
+    `cls`: the same, through the model's own classification head (DeBERTa's has a dense layer before the linear one).
+    `mean`: the mean over the tokens, through a linear layer. `last`: the last token's state through a linear layer, for
+    causal language models."""
 
 
 class RerankerValidation(Validation):
-    """How a query reranker's checkpoint is chosen (Chuang et al., 2023, Appendix B.1)."""
+    """Selection of a query reranker's checkpoint (Chuang et al., 2023, Appendix B.1)."""
 
     measure: Literal["rank", "accuracy"] = "rank"
-    """`rank`, as in the public code: the lowest mean rank that the chosen expansions retrieve at, where one that
-    retrieves nothing right has the rank k + 1. `accuracy`: how often the chosen expansion is as good as the best."""
+    """Measure to select by. `rank`, as in the public code: the lowest mean rank that the chosen expansions retrieve at.
+    An expansion that retrieves nothing right has the rank k + 1. `accuracy`: the share of queries whose chosen
+    expansion is as good as the best."""
 
 
 class RerankerTraining(TrainConfig):
-    """How a query reranker is trained."""
+    """Training of a query reranker."""
 
     validate_on_dev: RerankerValidation | None = None
 
 
 class Reranker(Part):
-    """A query reranker: a model, and how it learns to predict ranks."""
+    """A query reranker: a model, and its training to predict ranks."""
 
     model: RerankerModel
     template: Literal["paper", "released"] = "paper"
-    """How what it reads is put together (`components.expansion.query_reading`): as Chuang et al. (2023) says, or as the
-    public code does."""
+    """Layout of the input (`components.expansion.query_reading`). `paper`: as Chuang et al. (2023) describe it.
+    `released`: as the public code has it."""
     max_rank: int = Field(101, ge=1)
-    """The rank of a training expansion that retrieves nothing right (the paper's MAX_RANK: 101 or 250); more than
-    `k`."""
+    """Rank of a training expansion that retrieves nothing right (the paper's MAX_RANK: 101 or 250). It must be more
+    than `k`."""
     train: RerankerTraining
-    """Its loss is usually `components.losses.query_ranks.ranking`, its schedule `noam`."""
+    """Training. Its loss is usually `components.losses.query_ranks.ranking`, and its schedule `noam`."""
 
 
 class RerankersOfGenerator(Part):
-    """Which query rerankers there are."""
+    """Query rerankers of a generator's expansions."""
 
     ri: Reranker | None = None
-    """Retrieval-independent: reads the expanded query alone (section 3.3.1)."""
+    """Retrieval-independent reranker: it reads the expanded query alone (section 3.3.1). Null for none."""
     rd: Reranker | None = None
-    """Retrieval-dependent: reads the first passage that it finds too (section 3.3.2)."""
+    """Retrieval-dependent reranker: it also reads the first passage that the query retrieves (section 3.3.2). Null for
+    none."""
 
     def given(self) -> dict[Kind, Reranker]:
-        """The query rerankers that there are, by kind."""
+        """Return the configured query rerankers, by kind."""
         both: dict[Kind, Reranker | None] = {"ri": self.ri, "rd": self.rd}
         return {kind: reranker for kind, reranker in both.items() if reranker is not None}
 
 
 class Rerankers(RerankersOfGenerator):
-    """Which query rerankers there are, and what differs for some generators."""
+    """Query rerankers, and what differs for some generators."""
 
     by_generator: dict[str, RerankersOfGenerator] = {}
-    """By a generator's name, what is another for its rerankers (Chuang et al., 2023, Table B.2): keys of `ri` and `rd`,
-    each over that of all generators."""
+    """Differences for the rerankers of a generator, by the generator's name (Chuang et al., 2023, Table B.2). They are
+    keys of `ri` and `rd`, and each replaces the value for all generators."""
 
     @model_validator(mode="before")
     @classmethod
@@ -170,27 +172,28 @@ class Rerankers(RerankersOfGenerator):
         return self
 
     def of(self, generator: str) -> dict[Kind, Reranker]:
-        """The query rerankers of a generator's expansions, by kind."""
+        """Return the query rerankers of a generator's expansions, by kind."""
         return self.by_generator.get(generator, self).given()
 
 
 class Passages(Part):
-    """A passage reranker, to set beside query rerankers (section 3.5). Its loss is over each passage by itself, as
-    `components.losses.pointwise.binary_cross_entropy` in the paper."""
+    """A passage reranker, to compare with query rerankers (section 3.5). Its loss is over each passage by itself, such
+    as `components.losses.pointwise.binary_cross_entropy` in the paper."""
 
     model: CrossEncoderConfig
     depth: int = Field(10, ge=1)
-    """The first so many passages of BM25's ranking of a training question are what it learns from, relevant or not
-    (Appendix B.2: 10). Each is a training example of its own."""
+    """Number of first passages of BM25's ranking of a training question that it learns from, relevant or not (Appendix
+    B.2: 10). Each passage is a training example."""
     train: TrainConfig
-    """`batch` counts pairs of a question and a passage (the paper: 128)."""
+    """Training. `batch` counts pairs of a question and a passage (the paper: 128)."""
     rerank: RerankConfig = RerankConfig(depth=100)
-    """How deep it goes."""
+    """Depth of the reranking."""
     other_depth: int | None = Field(None, ge=1)
-    """A second depth to measure: as many passages as a query reranker has candidates (the paper: 25 and 32). Null for
+    """Second depth to measure: as many passages as a query reranker has candidates (the paper: 25 and 32). Null for
     none."""
     top_queries: int | None = Field(None, ge=2)
-    """Also rerank the fused rankings of so many expansions that a query reranker puts first. Null for not."""
+    """Number of expansions, in a query reranker's order, whose fused rankings are reranked too. Null does not rerank
+    them."""
 
     @model_validator(mode="after")
     def _looks_at_one_passage(self) -> Self:
@@ -199,28 +202,28 @@ class Passages(Part):
 
     @property
     def mining(self) -> MineConfig:
-        """What the groups of its training are like: a question with one passage."""
+        """Return the config of the groups it is trained on: a question with one passage."""
         return MineConfig(negatives=0)
 
 
 class ReaderPhase(Part):
-    """A reader that writes answers out of what systems find (section 3.4.6)."""
+    """A reader that writes answers from what systems retrieve (section 3.4.6)."""
 
     model: ReaderConfig
-    """T5-large in the paper."""
+    """Model of the reader. In the paper it is T5-large."""
     train: TrainConfig | None = None
-    """With a loss as generators have; null for a reader that has learnt."""
+    """Training, with a loss like those of generators. Null for a reader that is trained already."""
     learn_from: Literal["BM25", "retriever"] = "BM25"
-    """Whose ranking of the training questions it learns to read. `retriever`: the dense retriever's, as
-    Fusion-in-Decoder's readers for these sets learn from DPR's passages (Izacard and Grave, 2021)."""
+    """Ranking of the training questions that it learns to read. `retriever`: the dense retriever's. Fusion-in-Decoder's
+    readers for these sets learn from DPR's passages like that (Izacard and Grave, 2021)."""
     passages: int = Field(10, ge=1)
-    """The first so many of a ranking that it learns from."""
+    """Number of first passages of a ranking that it learns from."""
     visits: int = Field(1, ge=1)
-    """How often each question is among the training rows, each time with a draw of its answers."""
+    """Number of times that each question is among the training rows, each time with another sampled answer."""
     depths: Annotated[list[PositiveInt], AfterValidator(distinct)] = Field([10, 100], min_length=1)
-    """How many passages it is given when it is measured (Table 3.5: 100 and 10)."""
+    """Numbers of passages that it reads when it is measured (Table 3.5: 100 and 10)."""
     read: ReadConfig = ReadConfig()
-    """How it is asked; `passages` is each of the depths in turn."""
+    """Generation of answers. `passages` is each of the depths in turn."""
 
     @model_validator(mode="after")
     def _is_not_judged(self) -> Self:
@@ -230,11 +233,11 @@ class ReaderPhase(Part):
 
 
 class AllExpansionsConfig(FusionConfig):
-    """How all expansions' rankings are fused without choosing."""
+    """Fusion of all expansions' rankings, without choosing."""
 
     generators: list[str] | None = Field(None, min_length=1)
-    """The generators of these expansions, measured or not, such as one that writes beams beside those that sample. Null
-    for all that are measured."""
+    """Generators of these expansions, measured or not. An example is a generator that writes beams next to those that
+    sample. Null takes all that are measured."""
 
 
 class Config(RetrievalConfig):
@@ -242,60 +245,61 @@ class Config(RetrievalConfig):
 
     recipe: Literal["ear"]
     generators: dict[str, Generator] = Field(min_length=1)
-    """By name, in the order in which their rankings are fused where `order` says nothing."""
+    """Generators by name, in the order in which their rankings are fused if `order` is null."""
     order: list[str] | None = None
-    """The order in which the measured generators' rankings are fused, in the paper sentence, answer, title: a file with
-    a `base` keeps the order of that one's generators."""
+    """Order in which the measured generators' rankings are fused. In the paper it is sentence, answer, title. It is
+    useful for a file with a `base`, which keeps the order of the base's generators."""
     generator_seed: int = 1
-    """The seed of the generators. It is apart from `seeds`, those of query rerankers and the dense retriever, so that
+    """Seed of the generators. It is separate from `seeds`, those of query rerankers and the dense retriever, so that
     all of these choose from the same expansions."""
     relevant_by: Literal["answers", "qrels"] = "answers"
-    """Which documents an expansion should retrieve: those that bear an answer, or those that are judged relevant."""
+    """Documents that an expansion should retrieve: those that contain an answer, or those that are judged relevant."""
     include_question: bool = False
-    """Whether the question without an expansion is a candidate too. In the paper and its code it is not."""
+    """Add the question without an expansion as a candidate. The paper and its code do not."""
     rerankers: Rerankers
     training_queries: int | None = Field(None, ge=1)
-    """Only so many training queries are learnt from, drawn by the seed; null for all."""
+    """Number of training queries to learn from, sampled by the seed. Null takes all."""
     training_candidates: int | None = Field(None, ge=2)
-    """Only so many expansions of a training query are learnt from, drawn from all; null for all (the paper). Half of
-    them tell about as much of how to rank in half the time, so that twice as many queries can be learnt from."""
+    """Number of expansions of each training query to learn from, sampled from all. Null takes all, as in the paper.
+    Half of them teach about as much in half the time, so that twice as many queries can be learnt from."""
     predict: PredictConfig = PredictConfig()
     fewer_expansions: Annotated[list[PositiveInt], AfterValidator(distinct)] = []
-    """Also choose among only the first so many expansions, for each of these numbers (Table 3.8)."""
+    """Numbers of first expansions. For each, rerankers also choose among that many only (Table 3.8)."""
     fusion: FusionConfig = FusionConfig()
-    """Of the generators' rankings."""
+    """Fusion of the generators' rankings."""
     retriever: RetrieverConfig
     """The dense retriever."""
     negatives: MineConfig = MineConfig(negatives=1)
-    """Its hard negatives, out of BM25's ranking."""
+    """Hard negatives of the dense retriever, from BM25's ranking."""
     screen: ScreenConfig | None = None
-    """False-negative control over BM25's ranking; null for none beyond judged documents and copies."""
+    """False-negative control over BM25's ranking. Null leaves out only judged documents and copies of them."""
     train: TrainConfig | None = None
-    """Its training; null to take the start model as it is."""
+    """Training of the dense retriever. Null takes the start model as it is."""
     dense_fusion: FusionConfig = FusionConfig()
-    """Of a ranking with the dense retriever's (last block of Table 3.2)."""
+    """Fusion of a ranking with the dense retriever's (last block of Table 3.2)."""
     with_dense: Annotated[list[str], AfterValidator(distinct)] = Field([], exclude_if=lambda of: not of)
-    """Further systems whose ranking is fused with the dense retriever's, beside BM25 and the query rerankers: `first
-    expansion` (GAR + DPR), `all expansions`, `concat`, `RM3`, or one of `evaluate.other_rankings`."""
+    """Further systems whose ranking is fused with the dense retriever's, in addition to BM25 and the query rerankers:
+    `first expansion` (GAR + DPR), `all expansions`, `concat`, `RM3`, or one of `evaluate.other_rankings`."""
     hnsw: str | None = None
-    """Also search the dense retriever's vectors by an approximate index of this FAISS factory string (Table 3.11:
-    `HNSW`); null for not."""
+    """FAISS factory string of an approximate index. The dense retriever's vectors are then searched with it too (Table
+    3.11: `HNSW`). Null does not."""
     rm3: RM3Config | None = None
-    """BM25 with relevance feedback by RM3, as Lucene has it, beside BM25; null for not."""
+    """BM25 with relevance feedback by RM3, as Lucene has it, as a further system. Null leaves it out."""
     all_expansions: AllExpansionsConfig | None = None
-    """All expansions' rankings fused, without choosing, as contextual clue sampling does with beams (Liu et al. 2022;
-    section 3.4.3); null for not."""
+    """Fusion of all expansions' rankings without choosing, as contextual clue sampling does with beams (Liu et al.,
+    2022; section 3.4.3). Null leaves it out."""
     to_dense: bool = False
-    """Whether the chosen expansions are issued to the dense retriever too (section 3.6.2, Table 3.7)."""
+    """Issue the chosen expansions to the dense retriever too (section 3.6.2, Table 3.7)."""
     passages: Passages | None = None
-    """Rerank the passages that the first expansion and the query rerankers' choices find (Table 3.6); null for not."""
+    """Reranking of the passages that the first expansion and the query rerankers' choices retrieve (Table 3.6). Null
+    leaves it out."""
     reader: ReaderPhase | None = None
-    """Answer questions out of what BM25, the dense retriever, the first expansion and the query rerankers' choices find
-    (Table 3.5); null for not."""
+    """Answers to questions from what BM25, the dense retriever, the first expansion and the query rerankers' choices
+    retrieve (Table 3.5). Null leaves them out."""
     models_from: str | None = None
-    """Another EAR experiment's file, relative to where you run or to this config: its models are applied to this
+    """File of another EAR experiment, relative to where you run or to this config. Its models are applied to this
     collection without training on it (section 3.4.5, Table 3.4). Generators, rerankers, retriever and reader are then
-    what that file says."""
+    those of that file."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -305,7 +309,7 @@ class Config(RetrievalConfig):
                 raise ValueError(f"generators: {name}: learn_from: {teacher!r}; accepted: {', '.join(self.generators)}")
         measured = [name for name, generator in self.generators.items() if generator.measured]
         if not measured:
-            raise ValueError("generators: of none the rankings are measured")
+            raise ValueError("generators: none is measured; set `measured: true` for at least one")
         if self.order is not None and sorted(self.order) != sorted(measured):
             raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
         for key, fusion, lists in (("fusion", self.fusion, len(measured)), ("all_expansions", self.all_expansions, 0)):
@@ -319,7 +323,8 @@ class Config(RetrievalConfig):
             number = self.generators[source].number
             if self.rerankers.of(name) and number is not None and number + self.include_question < 2:
                 raise ValueError(
-                    f"generators: {source}: number: 1: of one expansion a reranker learns nothing; accepted: 2 or more"
+                    f"generators: {source}: number: 1: a reranker learns nothing from one expansion; accepted: 2 or "
+                    "more"
                 )
         if self.reader is not None:
             read = {"depths": max(self.reader.depths), "passages": self.reader.passages if self.reader.train else 0}
@@ -341,13 +346,13 @@ class Config(RetrievalConfig):
         return self
 
     def measured(self) -> list[str]:
-        """The generators whose rankings are fused, in their order."""
+        """Return the generators whose rankings are fused, in their order."""
         return self.order or [name for name, generator in self.generators.items() if generator.measured]
 
     def kinds(self) -> list[Kind]:
-        """The kinds of query rerankers that there are."""
+        """Return the kinds of query rerankers that are configured."""
         return list(self.rerankers.given())
 
     def reranker_trainings(self) -> list[TrainConfig]:
-        """How each query reranker is trained."""
+        """Return the training of each query reranker."""
         return [reranker.train for name in self.measured() for reranker in self.rerankers.of(name).values()]

@@ -1,5 +1,6 @@
-"""What each system costs (Chuang et al., 2023, section 3.8 and Table 3.11)."""
+"""Costs of each system (Chuang et al., 2023, section 3.8 and Table 3.11)."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparring.workflows.recipes.ear.config import Kind
@@ -9,75 +10,71 @@ from sparring.workflows.recipes.ear.setting import Setting
 from sparring.workflows.store.dag import Step
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.rows import SystemCost
-from sparring.workflows.systems.system import TimeSpent
+from sparring.workflows.systems.system import Cost, System, TimeSpent
 
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
-"""The share of an approximate search that the index takes, without the exact search that it is compared with."""
+"""Share of an approximate search that the index takes, without the exact search that it is compared with."""
+
+
+def table(
+    setting: Setting, dense: str, exact: Dense, approximate: Dense | None, systems: Mapping[str, System]
+) -> list[SystemCost]:
+    """List the costs of the dense retriever, of BM25, of RM3, and of the `systems` of expansions. `dense` is the dense
+    retriever's name."""
+    split = setting.split
+    encoded = TimeSpent(exact.queries(split))
+    searched = (encoded, TimeSpent(exact.ranking(split)))
+    costs = [SystemCost(system=f"{dense} (flat)", index=(exact.vectors,), retrieve=searched, measured=dense)]
+    if approximate is not None:
+        assert approximate.index is not None
+        searched = (encoded, TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED))
+        index = (approximate.vectors, approximate.index)
+        costs.append(SystemCost(system=f"{dense} ({setting.config.hnsw})", index=index, retrieve=searched))
+    compared: dict[str, System] = {"BM25": setting.collection.lexical}
+    if setting.config.rm3 is not None:
+        compared["RM3"] = setting.collection.with_feedback(setting.config.rm3)
+    compared |= systems
+    return [*costs, *(SystemCost(system=name, **vars(system.cost(split))) for name, system in compared.items())]
 
 
 @dataclass(frozen=True)
-class Costs:
-    """The costs of one seed's systems."""
+class ExpansionCosts:
+    """The costs of expanding queries by one generator, choosing, and searching."""
 
     setting: Setting
     generators: Generators
-    expansions: dict[str, Expansions]
+    name: str
+    """The generator's."""
 
-    def without_reranker(self, dense: str, exact: Dense, approximate: Dense | None) -> list[SystemCost]:
-        """Of the systems without a query reranker; `dense` is what the dense retriever is called."""
-        split = self.setting.split
-        encoded = TimeSpent(exact.queries(split))
-        searched = (encoded, TimeSpent(exact.ranking(split)))
-        costs = [SystemCost(system=f"{dense} (flat)", index=(exact.vectors,), retrieve=searched, measured=dense)]
-        if approximate is not None:
-            assert approximate.index is not None
-            searched = (encoded, TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED))
-            index = (approximate.vectors, approximate.index)
-            costs.append(SystemCost(system=f"{dense} ({self.setting.config.hnsw})", index=index, retrieve=searched))
-        bm25 = self.setting.collection.lexical
-        costs.append(SystemCost(system="BM25", **vars(bm25.cost(split))))
-        if self.setting.config.rm3 is not None:
-            rm3 = self.setting.collection.with_feedback(self.setting.config.rm3)
-            costs.append(SystemCost(system="RM3", **vars(rm3.cost(split))))
-        expand = self._expanding(first=True)
-        first = SystemCost(system="first expansion", index=self.index, expand=expand, retrieve=self._retrieving)
-        return [*costs, first]
-
-    def of_reranker(self, system: str, kind: Kind, predictions: dict[str, Prediction]) -> SystemCost:
-        """Of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion before it chooses."""
-        rerank: list[TimeSpent] = []
-        for name, output in self.expansions.items():
-            generated = self._generated(name)
-            steps = [predictions[name].tokens, predictions[name].scores, *([output.ranking] if kind == "rd" else [])]
-            rerank += [TimeSpent(node, over=generated) for node in steps]
-        return SystemCost(
-            system=system,
-            index=self.index,
-            expand=self._expanding(),
+    def cost(self, searched: Iterable[TimeSpent], *, first: bool = False, rerank: Iterable[TimeSpent] = ()) -> Cost:
+        """Return the cost of systems that search in these steps. `first` is for the first expansion alone."""
+        return Cost(
+            index=(self.setting.collection.bm25_index,),
+            expand=self._expanding(first=first),
             rerank=tuple(rerank),
-            retrieve=self._retrieving,
+            retrieve=tuple(searched),
         )
 
-    @property
-    def index(self) -> tuple[Step, ...]:
-        """What BM25 searches."""
-        return (self.setting.collection.bm25_index,)
+    def reranking(self, expansions: Expansions, kind: Kind, prediction: Prediction) -> list[TimeSpent]:
+        """Return the time of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion first."""
+        steps = [prediction.tokens, prediction.scores, *([expansions.ranking] if kind == "rd" else [])]
+        return [self.of_all(node) for node in steps]
+
+    def of_all(self, node: Step) -> TimeSpent:
+        """Return the time of a step for all expansions of a query."""
+        return TimeSpent(node, over=self._generated)
 
     @property
-    def _retrieving(self) -> tuple[TimeSpent, ...]:
-        return tuple(TimeSpent(output.ranking) for output in self.expansions.values())
+    def _generated(self) -> Step:
+        """The step that wrote the expansions, without the question beside them."""
+        return self.generators.generate(self.name, [self.setting.split])
 
-    def _generated(self, name: str) -> Step:
-        """The step that wrote a generator's expansions, without the question beside them."""
-        return self.generators.generate(name, [self.setting.split])
+    def _expanding(self, *, first: bool) -> tuple[TimeSpent, ...]:
+        """Return the time of expanding a query, or of writing its first expansion alone.
 
-    def _expanding(self, *, first: bool = False) -> tuple[TimeSpent, ...]:
-        """Expanding a query, or writing its first expansion alone.
-
-        Where expansions are drawn from what the query retrieves, the first takes as long as all; that retrieval is done
+        If expansions are sampled from what the query retrieves, the first takes as long as all. That retrieval is done
         once for all generators.
         """
-        by_feedback = [self.setting.config.generators[name].relevance is not None for name in self.expansions]
-        feedback = (TimeSpent(self.setting.bm25),) if any(by_feedback) else ()
-        per = ["expansions" if first and not whole else "queries" for whole in by_feedback]
-        return (*feedback, *map(TimeSpent, map(self._generated, self.expansions), per))
+        by_feedback = self.setting.config.generators[self.name].relevance is not None
+        feedback = (TimeSpent(self.setting.bm25),) if by_feedback else ()
+        return (*feedback, TimeSpent(self._generated, "expansions" if first and not by_feedback else "queries"))

@@ -1,4 +1,5 @@
-"""The dense retriever: fused with a ranking, and asked by chosen expansions (Chuang et al., 2023, section 3.6.2)."""
+"""The dense retriever: fused with a ranking, or searching with chosen expansions (Chuang et al., 2023, section
+3.6.2)."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -24,11 +25,11 @@ class DenseRetriever:
 
     setting: Setting
     trained: Self | None = None
-    """That of another collection whose model retrieves here; None to train on this one."""
+    """The dense retriever of another collection, whose model retrieves here. If None, train on this collection."""
 
     @in_phase(TRAINING)
     def train(self, seed: int) -> Model:
-        """The dense retriever, trained where the config asks for it."""
+        """Return the dense retriever, trained if the config asks for it."""
         config = self.setting.config
         if config.train is None:
             return self.setting.retriever
@@ -43,14 +44,14 @@ class DenseRetriever:
 
     @in_phase(TRAINING)
     def retrieve(self, seed: int) -> Dense:
-        """What the dense retriever retrieves for the measured queries."""
+        """Retrieve for the measured queries."""
         config = self.setting.config
         retriever = self.setting.retriever.after((self.trained or self).train(seed).step)
         label = "start" if config.train is None else self.setting.label("retriever", seed)
         return refresh(label, self.setting.collection, retriever, config)
 
     def approximate(self, exact: Dense, seed: int) -> Dense | None:
-        """The same vectors searched by an approximate index; None where the config asks for none."""
+        """Search the same vectors with an approximate index. Return None if the config asks for none."""
         config = self.setting.config
         if config.hnsw is None:
             return None
@@ -65,7 +66,7 @@ class DenseRetriever:
         return Fused(label, self.setting.collection.data, [system, retrieval], fusion, with_split=False)
 
     def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Dense) -> Step:
-        """Rank the chosen expansions by the dense retriever, and fuse over generators."""
+        """Rank with the chosen expansions by the dense retriever, and fuse over generators."""
         retriever, rankings = retrieval.model, []
         for name, choice in zip(expansions, choices, strict=True):
             title = f"{name} {label} issued to dense"

@@ -17,16 +17,16 @@ from sparring.workflows.store.dag import Step, in_phase, step
 
 @dataclass(frozen=True)
 class Expansions:
-    """A generator's expansions of some queries, what each retrieves, and how good that is."""
+    """A generator's expansions of some queries, what each retrieves, and its quality."""
 
     name: str
-    """The generator's, and the splits."""
+    """Name of the generator, and of the splits."""
     expanded: Step
-    """The collection in which each expanded query is a query."""
+    """Collection in which each expanded query is a query."""
     ranking: Step
-    """BM25's, of the expanded queries."""
+    """BM25's ranking for the expanded queries."""
     ranks: Step
-    """The minimum answer rank of each."""
+    """Minimum answer rank of each expansion."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Generators:
 
     setting: Setting
     trained: Self | None = None
-    """Those of another collection whose language models write here; None to train on this one."""
+    """Generators of another collection, whose language models write here. If None, train on this collection."""
 
     @in_phase(EXPANSIONS)
     def issue(self, name: str, splits: list[str]) -> Expansions:
-        """A generator's expansions of the queries of some splits, issued to BM25."""
+        """Expand the queries of some splits with a generator, and issue the expansions to BM25."""
         config, title = self.setting.config, f"{name} ({', '.join(splits)})"
         expanded = self.expand(name, splits)
         ranking = judged = self.setting.retrieve(f"{title} found", expanded, splits)
@@ -53,7 +53,7 @@ class Generators:
 
     @in_phase(EXPANSIONS)
     def expand(self, name: str, splits: list[str]) -> Step:
-        """A generator's expansions, and the question as it is where the config wants it among them."""
+        """Return a generator's expansions, with the question as it is among them if the config asks for it."""
         generated = self.generate(name, splits)
         if not self.setting.config.include_question:
             return generated
@@ -66,7 +66,7 @@ class Generators:
         )
 
     def generate(self, name: str, splits: list[str]) -> Step:
-        """What a generator writes for the queries of some splits."""
+        """Let a generator write for the queries of some splits."""
         config, data = self.setting.config, self.setting.collection.data
         label, seed, generator = (
             f"{name} expansions ({', '.join(splits)})",
@@ -97,21 +97,22 @@ class Generators:
         )
 
     def writers(self, name: str, writer: Writer, splits: list[str]) -> list[Step]:
-        """The language models that write for some splits. For queries that were trained on there is one for each fold,
-        which has not seen that fold."""
+        """Return the language models that write for some splits. For queries that were trained on there is one for each
+        fold, which has not seen that fold."""
         if self.trained is not None:
             return [self.trained.writer(name, writer)]
         folds = self.folds(name) if "train" in splits else 0
         return [self.writer(name, writer, fold) for fold in range(folds)] or [self.writer(name, writer)]
 
     def folds(self, name: str) -> int:
-        """How many models write a generator's training examples; 0 for the one that was trained on all queries."""
+        """Return the number of models that write a generator's training examples. It is 0 if the model that was trained
+        on all queries writes them."""
         writer = self.setting.config.generators[name].writer
         return (writer.learn.folds or 0) if writer is not None and writer.learn is not None else 0
 
     @in_phase(EXPANSIONS)
     def writer(self, name: str, writer: Writer, fold: int | None = None) -> Step:
-        """A generator's language model, trained without one fold of the queries where a fold is named."""
+        """Return a generator's language model. If a fold of the queries is named, the model is trained without it."""
         config, collection = self.setting.config, self.setting.collection
         begun = step(f"{name} start generator", start, config=writer.model)
         learn = writer.learn

@@ -17,14 +17,15 @@ class PassageReranker:
     """The passage reranker on one collection."""
 
     def __init__(self, setting: Setting, config: Passages, trained: Self | None = None) -> None:
-        """`trained` is that of another collection whose model reranks here; None to train on this one."""
+        """If `trained` is the passage reranker of another collection, its model reranks here. If None, train on this
+        collection."""
         self.config = config
         self._setting, self._trained = setting, trained
         self._start = setting.collection.initial_model("start passage reranker", config.model, objective="ranker")
 
     @in_phase(PASSAGE_RERANKING)
     def train(self, seed: int) -> Model:
-        """The passage reranker, trained on the first passages of BM25's ranking."""
+        """Train the passage reranker on the first passages of BM25's ranking."""
         setting, config, part = self._setting, self.config, [seed, "passage reranker"]
         label, collection = setting.label("passage reranker", seed), setting.collection
         ranking, by_answer = setting.bm25_for("train"), setting.config.relevant_by == "answers"
@@ -50,11 +51,11 @@ class PassageReranker:
         )
 
     def ranker(self, seed: int) -> Model:
-        """The passage reranker that reranks here."""
+        """Return the passage reranker that reranks here."""
         return self._start.after((self._trained or self).train(seed).step)
 
     def rerank(self, systems: dict[str, System], seed: int) -> dict[str, Reranked]:
-        """Some systems with their first passages in the reranker's order, at each depth."""
+        """Rerank the first passages of some systems, at each depth."""
         ranker = self.ranker(seed)
         depths = [self.config.rerank.depth, *([self.config.other_depth] if self.config.other_depth else [])]
         reranked = {}

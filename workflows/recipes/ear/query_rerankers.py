@@ -1,4 +1,5 @@
-"""Query rerankers: which expansion of a query retrieves best (Chuang et al., 2023, sections 3.3.1 and 3.3.2)."""
+"""Query rerankers, which predict which expansion of a query retrieves best (Chuang et al., 2023, sections 3.3.1 and
+3.3.2)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -17,27 +18,28 @@ from sparring.workflows.store.dag import Step, in_phase, step
 
 @dataclass(frozen=True)
 class Prediction:
-    """The rank that a query reranker predicts for each expansion."""
+    """Ranks that a query reranker predicts for expansions."""
 
     tokens: Step
-    """What it reads."""
+    """Tokens that the reranker reads."""
     scores: Step
 
 
 @dataclass(frozen=True)
 class QueryRerankers:
-    """The query rerankers on one collection: `ri` reads an expanded query alone, `rd` also what it retrieves first."""
+    """Query rerankers on one collection. `ri` reads an expanded query alone, `rd` also the first passage that it
+    retrieves."""
 
     setting: Setting
     generators: Generators
     trained: Self | None = None
-    """Those of another collection whose models predict here; None to train on this one."""
+    """Query rerankers of another collection, whose models predict here. If None, train on this collection."""
 
     @in_phase(QUERY_RERANKING)
     def predict(self, name: str, expansions: Expansions, kind: Kind, seed: int) -> Prediction:
         """Predict the ranks of a generator's expansions."""
         view, tokens = self._reading(name, expansions, kind)
-        model = (self.trained or self).train(name, kind, seed)
+        model = self.model(name, kind, seed)
         label = self.setting.label(f"{name} {kind} predicted", seed)
         return Prediction(
             tokens,
@@ -52,9 +54,13 @@ class QueryRerankers:
             ),
         )
 
+    def model(self, name: str, kind: Kind, seed: int) -> Step:
+        """The query reranker that predicts here."""
+        return (self.trained or self).train(name, kind, seed)
+
     @in_phase(QUERY_RERANKING)
     def train(self, name: str, kind: Kind, seed: int) -> Step:
-        """A query reranker that was trained on a generator's expansions of the training queries."""
+        """Train a query reranker on a generator's expansions of the training queries."""
         config, expansions = self.setting.config, self._training_expansions(name)
         reranker = config.rerankers.of(name)[kind]
         look = reranker.train.validate_on_dev
@@ -69,7 +75,7 @@ class QueryRerankers:
             candidates=config.training_candidates,
             seed=[seed, "query reranker"],
         )
-        # As in the public code, what checkpoints are chosen by does not depend on the maximum rank in training.
+        # As in the public code, the choice of checkpoints does not depend on the maximum rank in training.
         dev = (
             step(
                 self.setting.label(f"{name} groups ({look.split})", seed),
@@ -100,18 +106,19 @@ class QueryRerankers:
         )
 
     def _start(self, name: str, kind: Kind) -> Step:
-        """The model that a generator's reranker of a kind begins as."""
+        """Return the model that a generator's reranker of a kind begins as."""
         config = self.setting.config.rerankers
         return step(f"start {self._whose(name, kind)} reranker", start, config=config.of(name)[kind].model)
 
     def _whose(self, name: str, kind: Kind) -> str:
-        """Name a kind of reranker, with the generator if its reranker reads or begins otherwise than usual."""
+        """Name a kind of reranker. If the reranker reads or begins otherwise than usual, the name has the generator
+        too."""
         config = self.setting.config.rerankers
         reranker, usual = config.of(name)[kind], config.given()[kind]
         return kind if (reranker.model, reranker.template) == (usual.model, usual.template) else f"{name} {kind}"
 
     def _reading(self, name: str, expansions: Expansions, kind: Kind) -> tuple[Step, Step]:
-        """What a generator's reranker reads of expansions, as a collection and as its tokens."""
+        """Return what a generator's reranker reads of expansions, as a collection and as its tokens."""
         reranker, whose = self.setting.config.rerankers.of(name)[kind], self._whose(name, kind)
         view = step(
             f"{expansions.name} {whose} candidates",
@@ -129,12 +136,12 @@ class QueryRerankers:
         )
 
     def _training_expansions(self, name: str) -> Expansions:
-        """The expansions that a generator's rerankers are trained and validated on.
+        """Return the expansions that a generator's rerankers are trained and validated on.
 
         Rerankers may be trained on another generator's expansions, as the paper's are on T0's. They are still validated
-        on expansions of the generator that they will choose among (Appendix B.1), so each generator has its own. Where
-        folds write the training expansions, the model that was trained on all queries writes those for validation, as
-        it writes what the reranker will choose among.
+        on expansions of the generator that they will choose among (Appendix B.1), so each generator has its own
+        rerankers. If folds write the training expansions, the model that was trained on all queries writes those for
+        validation, because it also writes those that the reranker will choose among.
         """
         source = self.setting.config.generators[name].learn_from or name
         splits = self.setting.learning_splits

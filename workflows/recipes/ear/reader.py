@@ -6,10 +6,12 @@ from sparring.workflows.recipes.ear.config import ReaderPhase
 from sparring.workflows.recipes.ear.dense import DenseRetriever
 from sparring.workflows.recipes.ear.setting import READING, Setting
 from sparring.workflows.stages.learning import learnt
-from sparring.workflows.steps.read import evaluate_answers, read_answers, reading_groups
+from sparring.workflows.steps.read import evaluate_answers, reading_groups
 from sparring.workflows.steps.tokenize import tokenize
 from sparring.workflows.store.dag import Step, in_phase, step
 from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.read import Read
+from sparring.workflows.systems.system import System
 
 
 class Reader:
@@ -18,13 +20,13 @@ class Reader:
     def __init__(
         self, setting: Setting, config: ReaderPhase, dense: DenseRetriever, trained: Self | None = None
     ) -> None:
-        """`trained` is that of another collection whose model reads here; None to train on this one."""
+        """If `trained` is the reader of another collection, its model reads here. If None, train on this collection."""
         self._setting, self._config, self._dense, self._trained = setting, config, dense, trained
         self._start = setting.collection.initial_model("start reader", config.model, objective="reader")
 
     @in_phase(READING)
     def train(self, seed: int) -> Model:
-        """The reader, trained where the config asks for it."""
+        """Return the reader, trained if the config asks for it."""
         config, data, begun = self._config, self._setting.collection.data, self._start
         if config.train is None:
             return begun
@@ -62,24 +64,21 @@ class Reader:
             )
         )
 
-    @in_phase(READING)
-    def read(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
-        """The measures of the reader's answers from some systems' rankings, at each depth."""
+    def read(self, systems: dict[str, System], seed: int) -> dict[str, Read]:
+        """Add the reader to some systems, at each depth."""
         reader = self._start.after((self._trained or self).train(seed).step)
-        data, measures = self._setting.collection.data, {}
-        for system, ranking in systems.items():
-            for depth in self._config.depths:
-                name = f"{system} + reader k={depth}"
-                answers = step(
-                    self._setting.label(f"{name} answers", seed),
-                    read_answers,
-                    data=data,
-                    tokens=reader.tokens,
-                    ranking=ranking,
-                    split=self._setting.split,
-                    reader=reader.step,
-                    config=self._config.read.model_copy(update={"passages": depth}),
-                )
-                label = self._setting.label(f"{name} measures", seed)
-                measures[name] = step(label, evaluate_answers, data=data, answers=answers)
-        return measures
+        data, label = self._setting.collection.data, self._setting.label
+        return {
+            (name := f"{system} + reader k={depth}"): Read(
+                label(name, seed), data, over, reader, self._config.read.model_copy(update={"passages": depth})
+            )
+            for system, over in systems.items()
+            for depth in self._config.depths
+        }
+
+    @in_phase(READING)
+    def measure(self, name: str, system: Read, seed: int) -> Step:
+        """Measure the answers of a system with the reader."""
+        answers = system.answers(self._setting.split)
+        label = self._setting.label(f"{name} measures", seed)
+        return step(label, evaluate_answers, data=self._setting.collection.data, answers=answers)

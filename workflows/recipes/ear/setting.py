@@ -1,4 +1,4 @@
-"""What all parts of EAR share: a collection, its start retriever, BM25, and how rankings are fused."""
+"""Parts that all of EAR shares: a collection, its start retriever, BM25, and the fusion of rankings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from sparring.workflows.systems.model import Model
 
 EXPANSIONS, QUERY_RERANKING, PASSAGE_RERANKING = "expansions", "query reranking", "passage reranking"
 READING = "reading"
-"""The phases of an experiment, beside those that recipes share."""
+"""Phases of an experiment that only EAR has."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One collection, with what an experiment says of it."""
+    """One collection, with the experiment's config."""
 
     config: Config
     collection: Collection
     retriever: Model
     """The start retriever."""
     learning: tuple[str, ...]
-    """The splits that models are trained and validated on. None are if no model is trained here."""
+    """Splits that models are trained and validated on. If no model is trained here, there are none."""
     split: str
-    """The split whose queries are ranked."""
+    """Split whose queries are ranked."""
 
     @property
     def bm25(self) -> Step:
@@ -37,16 +37,16 @@ class Setting:
         return self.collection.bm25(self.split)
 
     def bm25_for(self, *splits: str) -> Step:
-        """BM25's ranking of the queries of some splits. Of those that models learn from there is one ranking."""
+        """Return BM25's ranking of the queries of some splits. All splits that models learn from share one ranking."""
         return self.collection.bm25(*(self.learning if {*splits} <= {*self.learning} else splits))
 
     @property
     def learning_splits(self) -> list[str]:
-        """The splits that query rerankers learn from and are validated on."""
+        """Splits that query rerankers learn from and are validated on."""
         return splits_for(*self.config.reranker_trainings())
 
     def label(self, text: str, seed: int) -> str:
-        """A step's label, with the seed where there are several."""
+        """Return a step's label, with the seed if there are several."""
         return seeded(text, seed, self.config)
 
     def retrieve(self, label: str, expanded: Step, splits: list[str]) -> Step:
@@ -64,8 +64,8 @@ class Setting:
     def fused(
         self, label: str, rankings: list[Step], config: FusionConfig | None = None, *, lexical: Sequence[int]
     ) -> Step:
-        """Fuse several rankings of the split's queries (Appendix B.3). `lexical` are the places, from 0, of those by
-        BM25."""
+        """Fuse several rankings of the split's queries (Appendix B.3). `lexical` has the places, from 0, of BM25's
+        rankings."""
         if len(rankings) == 1:
             return rankings[0]
         return step(
@@ -79,7 +79,7 @@ class Setting:
         )
 
     def fusion(self, config: FusionConfig, *, lists: int | None = None) -> FusionConfig:
-        """Say how so many rankings are fused. If `lists` is None, there are as many as a query has expansions. Only
+        """Return the fusion of `lists` rankings. If `lists` is None, there are as many as a query has expansions. Only
         the second of two has a weight."""
         fusion = FusionConfig(**config.model_dump(include=set(FusionConfig.model_fields))).reaching(self.config.k)
         return fusion if lists == 2 else fusion.model_copy(update={"weight": 0.5})

@@ -1,4 +1,4 @@
-"""What each system had on the queries that systems were chosen by."""
+"""The value of each system on the queries that chose the systems."""
 
 from sparring.components.evaluation.selection import FILE
 from sparring.components.files import read_json

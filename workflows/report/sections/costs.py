@@ -1,15 +1,33 @@
-"""What each system takes to build, and for a query (Chuang et al., 2023, Table 3.11)."""
+"""The cost of each system: its index, and the time of a query (Chuang et al., 2023, Table 3.11)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import SystemCost
+from sparring.workflows.systems.rows import Row, SystemCost, cost_of, is_imported
 from sparring.workflows.systems.system import TimeSpent
 
 SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
 """The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
+
+
+def spent_by(systems: Sequence[Row], stated: Sequence[SystemCost]) -> Sequence[SystemCost]:
+    """Return the costs that a recipe states, or else the costs of its systems on their first collection.
+
+    With several seeds a cost is that of the last one. Systems that nobody could deploy, and systems whose steps are not
+    timed, have none.
+    """
+    if stated:
+        return stated
+    first = next(((row.collection, row.split) for row in systems), None)
+    rows = {
+        row.name: row
+        for row in systems
+        if (row.collection, row.split) == first and row.system is not None and not row.oracle and not is_imported(row)
+    }
+    derived = map(cost_of, rows.values())
+    return [cost for cost in derived if cost.expand or cost.retrieve or cost.rerank]
 
 
 def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
@@ -36,6 +54,7 @@ def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iter
         ]
         yield {
             "system": cost.system,
+            "measured": system,
             "build": sum(busy(records[node.fingerprint]) for node in cost.index),
             "bytes": sum(store.sizes(cost.searched, *SEARCHED)),
             **{name: sum(spans) if spans else None for name, spans in times.items()},
@@ -59,6 +78,6 @@ def _of(spent: TimeSpent, records: dict[str, Json]) -> float:
 
 
 def busy(record: Json) -> float:
-    """How long a step computed, read and wrote; all its time where its kinds were not measured."""
+    """Return the seconds that a step computed, read and wrote, or all its time if that was not measured."""
     time = record.get("time") or {}
     return float(time["compute"] + time["files"] if time else record["seconds"])

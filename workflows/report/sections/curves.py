@@ -1,4 +1,4 @@
-"""How each training went: its losses, its measures on development rows and its learning rate, over the updates."""
+"""The curves of each training: its losses, its measures on dev rows and its learning rate, over the updates."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ MOST = 24
 """Trainings whose curves are drawn."""
 DEV, LOSS, RATE = "dev ", "dev loss", "learning_rate"
 OTHERS = ("update", "seconds", "gradient_norm", RATE)
-"""What a line of the log has beside its losses and measures."""
+"""Keys of a log line other than losses and measures."""
 
 Log = Sequence[Json]
 
@@ -52,7 +52,7 @@ def _charts(seeds: Sequence[tuple[Json, Log]]) -> Iterator[CurveChart]:
     measures = _curves(logs, [name for name in names if name.startswith(DEV) and name != LOSS])
     for group in _of_one_scale(measures):
         plain = {name.removeprefix(DEV): lines_of_seeds for name, lines_of_seeds in group.items()}
-        yield CurveChart("on development rows", plain, marks=kept)
+        yield CurveChart("on dev rows", plain, marks=kept)
     if rate := _curves(logs, [RATE]):
         yield CurveChart("learning rate", {"learning rate": rate[RATE]})
 

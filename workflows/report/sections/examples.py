@@ -1,4 +1,4 @@
-"""Queries that a system wins and loses against its baseline."""
+"""Queries that a system wins or loses against its baseline."""
 
 from collections.abc import Sequence
 from pathlib import Path

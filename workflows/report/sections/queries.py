@@ -1,4 +1,4 @@
-"""Query by query, any two systems beside each other: what the page needs to compare those that the reader chooses."""
+"""The data with which the page compares two systems query by query. The reader chooses the systems."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ QUERIES = 1000
 FIRST = 3
 """First documents of each system that are shown for a query."""
 BYTES = 400_000
-"""What the texts of documents may take of the page. The queries on which systems differ most come first."""
+"""Most bytes of documents' texts on a page. The queries on which systems differ most come first."""
 TITLE, BODY = 100, 160
 """Letters of a document's title and text."""
 BATCH = 100
 """Queries whose documents are read together."""
 ELSEWHERE = {"title": "", "text": "(This document is not in the collection that these judgements are of.)"}
-"""What is shown of a document that was retrieved and that other judgements' collection lacks."""
+"""Stands for a retrieved document that is missing from the collection of other judgements."""
 RANKED = "ranking.parquet"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
 
 
 class Listed(NamedTuple):
-    """A system to choose from: what the page calls it, and where its artifacts are."""
+    """A system to choose from: its name on the page, and its artifacts."""
 
     name: str
     system: Row
@@ -50,7 +50,7 @@ class Listed(NamedTuple):
 
 @dataclass
 class _Compared:
-    """What is known of one system, of its seeds together."""
+    """Results of one system over its seeds."""
 
     measured: int
     """How many queries it was measured on."""
@@ -224,6 +224,6 @@ def _spread(systems: Sequence[_Compared], measure: str, query: str) -> float:
 
 
 def _cut(text: str, most: int) -> str:
-    """The text on one line, cut to so many letters."""
+    """Put a text on one line and cut it to so many letters."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"

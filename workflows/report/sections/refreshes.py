@@ -13,8 +13,6 @@ from sparring.components.evaluation.refreshes import bands, median_rank, overlap
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.page import drawing
 from sparring.workflows.report.sections.steps import without_seed
-from sparring.workflows.steps.mine import mine
-from sparring.workflows.steps.screen import screen
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 
@@ -75,9 +73,9 @@ def _drawn(steps: Finished) -> Sequence[_Drawn]:
     rankings: dict[str, _Drawn] = {}
     for node, _ in steps:
         ranking = node.inputs.get("ranking")
-        if node.function is not mine or ranking is None or node.inputs["split"] != "train":
+        if node.description.makes != "groups" or ranking is None or node.inputs["split"] != "train":
             continue
-        screened = ranking if ranking.function is screen else None
+        screened = ranking if ranking.description.makes == "screened ranking" else None
         ranking = ranking if screened is None else screened.inputs["ranking"]
         entry = rankings.get(ranking.fingerprint)
         if entry is None:

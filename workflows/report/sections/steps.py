@@ -22,11 +22,14 @@ def without_seed(label: str) -> str:
 
 
 def run_steps(steps: Finished, store: Store, executed: Collection[str]) -> Json:
-    """What the page says of how a run was made."""
+    """Return the steps, parts, code and machines of a run, with sizes, times and, if the profile has a price, money."""
     line, total = timeline(steps, executed)
     nodes = {node.name: node for node, _ in steps}
+    prices = {node.name: (record["cluster"] or {}).get("price_per_hour") for node, record in steps}
     for step, size in zip(line, store.sizes([nodes[step["name"]] for step in line]), strict=True):
         step["bytes"] = size
+        price = prices[step["name"]]
+        step["money"] = None if price is None else price * step["seconds"] / 3600
     records = [record for _, record in steps]
     codes = dict.fromkeys(_code(record) for record in records)
     profiles = dict.fromkeys(str((record["cluster"] or {}).get("mode", "")) for record in records)

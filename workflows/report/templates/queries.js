@@ -14,7 +14,7 @@ const quantile = (df) => {
   return z + (z ** 3 + z) / (4 * df) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * df ** 2) +
     (3 * z ** 7 + 19 * z ** 5 + 17 * z ** 3 - 15 * z) / (384 * df ** 3);
 };
-const rankText = (value) => value === null ? "not found" : `rank ${count(value)}`;
+const rankText = (value) => value === null ? "not retrieved" : `rank ${count(value)}`;
 
 function pick(name, options, chosen) {
   const select = element("select");
@@ -62,13 +62,13 @@ function show(keep = false) {
   const [won, lost] = [tally((d) => d > 0), tally((d) => d < 0)];
   const mean = rows.length ? rows.reduce((sum, row) => sum + row.difference, 0) / rows.length : 0;
   const spread = rows.reduce((sum, row) => sum + (row.difference - mean) ** 2, 0) / Math.max(1, rows.length - 1);
-  const half = rows.length > 1 ? ` ± ${three(quantile(rows.length - 1) * Math.sqrt(spread / rows.length))} (95 % interval over these queries)` : "";
-  about.textContent = `${one} is above ${two} on ${count(won)} queries, below on ${count(lost)}, and equal on ` +
+  const half = rows.length > 1 ? ` ± ${three(quantile(rows.length - 1) * Math.sqrt(spread / rows.length))}` : "";
+  about.textContent = `${one} is better than ${two} on ${count(won)} queries, worse on ${count(lost)}, and equal on ` +
     `${count(rows.length - won - lost)}: ${measure} ${signed(mean)}${half} on average.` +
-    (place.queries.length < place.measured ? ` These are ${count(place.queries.length)} of the ${count(place.measured)} measured queries, drawn at random.` : "") +
-    (place.shown < place.queries.length ? ` Documents are here for the ${count(place.shown)} queries on which the systems differ most.` : "");
+    (place.queries.length < place.measured ? ` These are a random sample of ${count(place.queries.length)} of the ${count(place.measured)} measured queries.` : "") +
+    (place.shown < place.queries.length ? ` Documents are shown for the ${count(place.shown)} queries on which the systems differ most.` : "");
   figure.querySelector("figcaption").textContent = `${measure}: ${one} against ${two}`;
-  draw(sorted, `${measure}, ${one} minus ${two}, by query: ${won} above, ${lost} below`);
+  draw(sorted, `${measure}, ${one} minus ${two}, by query: ${won} better, ${lost} worse`);
   const order = [sorted, [...sorted].reverse(), rows][controls.order.value];
   const top = order.filter((row) => row.at === opened), rest = order.filter((row) => row.at !== opened);
   const shown = [...top, ...rest].slice(0, limit);
@@ -142,13 +142,13 @@ function passage(at, mark) {
 
 function documents(system, query) {
   const first = place.first[system][query];
-  if (!first) return [element("p", { class: "document" }, "The documents of this query are not on the page, to keep it small.")];
-  return first.map((at, place_) => passage(at, place.right[query].includes(at) ? `${place_ + 1}, right` : String(place_ + 1)));
+  if (!first) return [element("p", { class: "document" }, "The page leaves out the documents of this query to stay small.")];
+  return first.map((at, place_) => passage(at, place.right[query].includes(at) ? `${place_ + 1}, relevant` : String(place_ + 1)));
 }
 
 function missed(row) {
   const seen = [row.one, row.two].flatMap((system) => place.first[system][row.at] ?? []);
-  return (place.right[row.at] ?? []).filter((at) => !seen.includes(at)).map((at) => passage(at, "right"));
+  return (place.right[row.at] ?? []).filter((at) => !seen.includes(at)).map((at) => passage(at, "relevant"));
 }
 
 section.hidden = false;

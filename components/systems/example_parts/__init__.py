@@ -1,0 +1,1 @@
+"""Lines of `example.py` for stages that take many: expansions and readers."""

@@ -1,0 +1,245 @@
+"""The verdict of a run, in words and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparring.components.evaluation.result_table import BETTER, UNCLEAR, WORSE
+from sparring.components.evaluation.selection import leading
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, sample_factor
+from sparring.workflows import ROOT
+from sparring.workflows.report.verdict import Comparison, Verdict, in_prose, latency, verdict_of
+
+START = "BM25 + start model, interpolated"
+COMPARISON = Comparison(
+    system=START,
+    baseline="BM25",
+    system_value=0.671,
+    baseline_value=0.661,
+    difference=0.010,
+    low=-0.012,
+    high=0.032,
+    p=0.09,
+    p_holm=0.37,
+    test=THIS_TRAINING,
+    outcome=UNCLEAR,
+    queries=202,
+    sample_factor=15.3,
+    baseline_is_cheaper=True,
+)
+VERDICT = Verdict(
+    system=START,
+    deploy=START,
+    chosen=START,
+    collection="c",
+    split="test",
+    measure="RR@10",
+    value=0.671,
+    low=0.612,
+    high=0.730,
+    queries=202,
+    comparison=COMPARISON,
+    milliseconds=22.94,
+    bytes={"models": 91_000_000, "indexes": 262_144},
+    selected_on="dev",
+    selection_queries=124,
+    selection_values={START: 0.820, "BM25": 0.816},
+)
+
+
+def compared(**changes: Any) -> Verdict:
+    """The verdict with another comparison."""
+    return replace(VERDICT, comparison=replace(COMPARISON, **changes))
+
+
+def test_verdict_names_system_value_alternative_cost_and_next_step() -> None:
+    assert VERDICT.sentences == [
+        "Deploy BM25 + start model (interpolated). RR@10 .671 [.612, .730] on 202 test queries.",
+        "That is not clearly better than BM25 alone (.661, p = .37), which is cheaper.",
+        "A query took 23 ms in this run (measured with many queries at once), with 91.0 MB of models and 262 kB of "
+        "indexes and vectors.",
+        "A difference of this size would be clear with about 3,100 queries.",
+    ]
+    assert str(VERDICT) == " ".join(VERDICT.sentences)
+
+
+def test_verdict_survives_json() -> None:
+    assert Verdict.read(VERDICT.json) == VERDICT
+    assert VERDICT.json["sentences"] == VERDICT.sentences
+    assert Verdict.read(replace(VERDICT, comparison=None).json).comparison is None
+
+
+def test_clearly_better_system_needs_no_next_step() -> None:
+    verdict = compared(outcome=BETTER, p_holm=0.0001, sample_factor=None, only_system_trained=True)
+    assert (
+        verdict.sentences[1]
+        == "That is clearly better than BM25 alone (.661, p < .001), the best system without training."
+    )
+    assert len(verdict.sentences) == 3
+
+
+def test_clearly_worse_choice_is_not_deployed() -> None:
+    """The selection queries chose a system that the measured queries refute."""
+    comparison = replace(COMPARISON, outcome=WORSE, difference=-0.05, p_holm=0.01, sample_factor=None)
+    verdict = replace(VERDICT, system="BM25", deploy="BM25", comparison=comparison, value=0.721)
+    assert verdict.sentences[:2] == [
+        "Deploy BM25. RR@10 .721 [.612, .730] on 202 test queries.",
+        "BM25 + start model (interpolated), chosen on dev, is clearly worse (.671, p = .010).",
+    ]
+    assert 'To search with BM25 or export it, add `--system "BM25"`.' in verdict.details
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"only_system_trained": True},
+            "Training did not clearly help: ranker has .671 (p = .37).",
+        ),
+        ({"outcome": BETTER, "p_holm": 0.01}, "ranker is clearly better (.671, p = .010), but costs more."),
+        ({"outcome": WORSE, "p_holm": 0.01}, "ranker is clearly worse (.671, p = .010)."),
+        ({}, "ranker is not clearly better (.671, p = .37) and costs more."),
+        (
+            {"baseline": "fusion", "only_system_trained": True},
+            "Training did not clearly help: ranker has .671, and fusion, the best without training, .661 (p = .37).",
+        ),
+    ],
+)
+def test_cheaper_system_is_compared_with_the_one_that_was_not_chosen(changes: dict[str, Any], sentence: str) -> None:
+    verdict = replace(compared(system="ranker", **changes), system="BM25", deploy="BM25", chosen="BM25")
+    assert verdict.sentences[1] == sentence
+
+
+def test_merits_of_the_baseline_are_named() -> None:
+    def merits(**changes: bool) -> str:
+        return compared(**changes).sentences[1].partition("p = .37)")[2]
+
+    assert merits(baseline_is_cheaper=True, only_system_trained=True) == ", which is cheaper and needs no training."
+    assert merits(baseline_is_cheaper=False, only_system_trained=True) == ", which needs no training."
+    assert merits(baseline_is_cheaper=False) == "."
+    interpolated = compared(system="ranker", baseline="BM25 + start model, interpolated", baseline_is_cheaper=False)
+    unchosen = replace(interpolated, system="ranker", deploy="ranker")
+    assert unchosen.sentences[1] == (
+        "That is not clearly better than BM25 + start model (interpolated; .661, p = .37)."
+    )
+
+
+def test_next_step_counts_trainings_if_the_test_does() -> None:
+    assert compared(test=THE_METHOD, sample_factor=3.96).sentences[-1] == (
+        "A difference of this size would be clear with about 4 times as many queries and trainings."
+    )
+    assert compared(sample_factor=2000.0).sentences[-1] == (
+        "A difference this small would take more than 100 times as many queries to become clear."
+    )
+    assert not compared(sample_factor=None).sentences[-1].startswith("A difference")
+
+
+def test_sample_factor_grows_with_the_interval_and_the_family() -> None:
+    assert sample_factor(0.01, -0.01, 0.03, 1) == pytest.approx(((1.96 + 0.8416) / 1.96 * 2) ** 2, rel=1e-3)
+    assert sample_factor(-0.01, -0.03, 0.01, 1) == sample_factor(0.01, -0.01, 0.03, 1)
+    many, few = sample_factor(0.01, -0.01, 0.03, 20), sample_factor(0.01, -0.01, 0.03, 1)
+    assert many is not None
+    assert few is not None
+    assert many > few
+    assert sample_factor(0.0, -0.01, 0.01, 1) is None
+    assert sample_factor(0.1, None, None, 1) is None
+
+
+def test_recipes_that_choose_no_system_compare_two() -> None:
+    verdict = replace(compared(system="ranker", baseline="retriever"), system="ranker", deploy=None, chosen=None)
+    assert verdict.sentences[0] == "ranker has RR@10 .671 [.612, .730] on 202 test queries."
+    assert verdict.sentences[1] == "That is not clearly better than retriever (.661, p = .37), which is cheaper."
+    trained = replace(verdict, comparison=replace(verdict.comparison, only_system_trained=True))
+    assert trained.sentences[0] == "The best trained system is ranker. RR@10 .671 [.612, .730] on 202 test queries."
+    assert trained.details == ["The compared systems were chosen on the 124 dev queries."]
+
+
+def test_averages_and_parts_of_collections_are_named() -> None:
+    """A measure over the documents that have a judgement is higher than what a user will see."""
+    average = replace(VERDICT, collections=4, split="all", queries=1200)
+    assert average.sentences[0].endswith("[.612, .730] on average over 4 collections with 1,200 queries.")
+    part = replace(VERDICT, documents=207, of_documents=1940, queries=1)
+    assert part.sentences[0].endswith(" on 1 test query, searching 207 of 1,940 documents (easier than all).")
+
+
+def test_a_single_query_has_no_interval() -> None:
+    assert replace(VERDICT, low=None, high=None).sentences[0].endswith("RR@10 .671 on 202 test queries.")
+
+
+def test_details_say_how_the_system_was_chosen() -> None:
+    assert VERDICT.details[0] == (
+        "BM25 + start model (interpolated) was chosen on the 124 dev queries, where it has .820."
+    )
+    dearer = replace(VERDICT, selection_values={"ranker": 0.83, START: 0.82})
+    assert dearer.details[0].endswith(" ranker has .830 there, too little more for what it costs.")
+    unselected = replace(VERDICT, deploy=None, why_unselected="every system was trained")
+    assert unselected.details == ["No separate queries chose these systems: every system was trained."]
+
+
+def test_details_name_bm25_if_the_verdict_does_not() -> None:
+    """BM25 is what most people search with today."""
+    assert "BM25 alone has .600." in replace(compared(baseline="start model"), bm25=0.6).details
+    assert not any("BM25 alone" in line for line in replace(VERDICT, bm25=0.6).details)
+
+
+def test_details_say_why_nothing_was_trained() -> None:
+    """The collection has no queries to train on, or the config says so."""
+    assert any(line.startswith("Nothing was trained: training needs some hundred") for line in VERDICT.details)
+    line = "Nothing was trained, because the config says `train: false`. The split `train` has 1,740 judgements."
+    assert line in replace(VERDICT, judgements=1740).details
+
+
+@pytest.mark.parametrize(("outcome", "helps"), [(BETTER, False), (UNCLEAR, True), (WORSE, True)])
+def test_details_point_to_the_guide_if_training_does_not_pay(outcome: str, helps: bool) -> None:
+    verdict = replace(compared(outcome=outcome), anything_trained=True, updates=[20, 1500])
+    title = "Where training does not pay"
+    assert any(title in line for line in verdict.details) is helps
+    assert ("The trainings had 20 to 1,500 updates." in verdict.details) is helps
+    assert f"\n## {title}\n" in (ROOT / "docs/pages/guides/results.md").read_text()
+
+
+def test_names_and_latencies_fit_into_sentences() -> None:
+    assert in_prose("start model") == "start model"
+    assert [latency(number) for number in (0.421, 2.34, 12.6, 1234.0)] == ["0.42 ms", "2.3 ms", "13 ms", "1.2 s"]
+
+
+def test_values_are_those_on_the_queries_of_both() -> None:
+    """A ranker over a sample of the queries, and its baseline's mean on that sample."""
+
+    def row(system: str, value: float, queries: int) -> dict[str, Any]:
+        place = {"collection": "c", "split": "test", "measure": "RR@10"}
+        return {**place, "system": system, "value": value, "queries": queries, "seed": 1, "round": None}
+
+    rows = [row("BM25", 0.4, 100), row("ranker", 0.712, 50)]
+    shared = {"system": "ranker", "baseline": "BM25", "collection": "c", "split": "test", "seeds": [1], "queries": 50}
+    numbers = {"measure": "RR@10", "difference": 0.057, "low": 0.01, "high": 0.1}
+    entries = [
+        {**shared, **numbers, "p": p, "p_holm": p, "test": test}
+        for test, p in ((THIS_TRAINING, 0.0001), (THE_METHOD, 0.02))
+    ]
+    other_judgements = [{**entry, "collection": "d", "difference": -0.5} for entry in entries]
+    metrics = {
+        "rows": rows,
+        "means": [{**row, "low": row["value"] - 0.1, "high": row["value"] + 0.3} for row in rows],
+        "comparisons": entries + other_judgements,
+        "leading": {**leading(None, [{"system": "ranker", "baseline": "BM25"}]), "measure": "RR@10"},
+    }
+    verdict = verdict_of(metrics)
+    assert verdict is not None
+    assert verdict.sentences == [
+        "ranker has RR@10 .712 [.612, 1.000] on 50 test queries.",
+        "That is clearly better than BM25 (.655, p = .020).",
+    ]
+    metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
+    unselected = verdict_of(metrics)
+    assert unselected is not None
+    assert unselected.details == ["No separate queries chose these systems: a reason."]
+    assert verdict_of({**metrics, "leading": leading("a reason", [])}) is None
+    worse = [{**entry, "difference": -0.057} for entry in entries]
+    metrics |= {"comparisons": worse, "leading": {**metrics["leading"], "deploy": "ranker", "selected_on": "dev"}}
+    refuted = verdict_of(metrics)
+    assert refuted is not None
+    assert (refuted.deploy, refuted.chosen, refuted.system, refuted.value) == ("BM25", "ranker", "BM25", 0.4)

@@ -1,0 +1,434 @@
+"""The verdict of a run: what to deploy, how good it is, against what, at what cost, and what would make it clearer.
+
+The terminal, the report, `metrics.json` and `sparring.read(...).verdict` all show this one object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Self
+
+from sparring.components.evaluation.measures import within
+from sparring.components.evaluation.result_table import (
+    BETTER,
+    UNCLEAR,
+    WORSE,
+    leading_entry,
+    means_compared,
+    outcome,
+    p_text,
+    unsigned,
+)
+from sparring.components.evaluation.significance import THE_METHOD, sample_factor
+from sparring.workflows.quantities import size
+from sparring.workflows.report.finished import Json
+from sparring.workflows.report.sections.choice import choice
+from sparring.workflows.report.sections.costs import SEARCHED, costs
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
+from sparring.workflows.systems.rows import Row, SystemCost, is_imported
+from sparring.workflows.systems.system import Computed
+
+BM25 = "BM25"
+MOST_TIMES = 100
+"""If a difference would take more than so many times as many queries to become clear, no number is given."""
+UNTRAINED = (
+    "Nothing was trained: training needs some hundred judged queries in a split `train`. `recipe: folds` measures what "
+    "training on some of the other queries would give."
+)
+UNASKED = "Nothing was trained, because the config says `train: false`. The split `train` has {:,} judgements."
+HELP = '"Where training does not pay" in docs/pages/guides/results.md of Sparring says what may help.'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The main comparison of a run, on the queries that both systems were measured on."""
+
+    system: str
+    baseline: str
+    system_value: float
+    baseline_value: float
+    difference: float
+    low: float | None
+    """Lower end of the difference's 95 % interval. None for a single query."""
+    high: float | None
+    p: float
+    p_holm: float
+    """p after Holm's correction. The outcome follows it."""
+    test: str
+    outcome: str
+    """`better`, `worse` or `no clear difference`."""
+    queries: int
+    sample_factor: float | None = None
+    """How many times as many queries would make a difference of this size clear. None if it is clear, or if no number
+    would do."""
+    baseline_is_cheaper: bool = False
+    """Whether a query costs the baseline less."""
+    only_system_trained: bool = False
+    """Whether the system was trained and the baseline was not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a run says: `sentences` in words, and the numbers behind them."""
+
+    system: str
+    """System that the numbers are of: the one to deploy, or else the system of the main comparison."""
+    deploy: str | None
+    """System to deploy. None if the recipe compares systems and chooses none."""
+    chosen: str | None = None
+    """System that the selection queries chose. `search` and `export` use it by default. It differs from `deploy` only
+    if it is clearly worse on the measured queries."""
+    trained: bool = False
+    """Whether the system was trained."""
+    collection: str
+    split: str
+    measure: str
+    value: float
+    low: float | None
+    """Lower end of the 95 % interval, within the range of the measure. None for a single query."""
+    high: float | None
+    queries: int
+    collections: int | None = None
+    """Number of collections that the value is averaged over. None if it is of one collection."""
+    documents: int | None = None
+    of_documents: int | None = None
+    """Size of the whole collection, if only `documents` of it were searched."""
+    comparison: Comparison | None = None
+    milliseconds: float | None = None
+    """Time of a query, measured in this run with many queries at once. None if it was not measured."""
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of the system's `models` and `indexes`."""
+    selected_on: str | None = None
+    """Split whose queries chose the systems. None if none did."""
+    selection_queries: int | None = None
+    selection_values: Mapping[str, float] = field(default_factory=dict)
+    """Value of each candidate on the selection queries, the best first."""
+    why_unselected: str = ""
+    anything_trained: bool = False
+    updates: Sequence[int] = ()
+    """Distinct lengths of the run's trainings."""
+    judgements: int = 0
+    """Number of judgements for training."""
+    bm25: float | None = None
+    """Value of BM25 alone. None if it was not measured."""
+
+    @classmethod
+    def read(cls, written: Json) -> Self:
+        """Read what `written` holds, as `metrics.json` has it."""
+        values = {key.name: written[key.name] for key in fields(cls)}
+        compared = values.pop("comparison")
+        return cls(**values, comparison=None if compared is None else Comparison(**compared))
+
+    @property
+    def json(self) -> Json:
+        """The verdict as `metrics.json` has it: its numbers, sentences and details."""
+        return {**asdict(self), "sentences": self.sentences, "details": self.details}
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict in words: the system, its value and the comparison, then its cost, and what would be clearer."""
+        spoken = [self._headline, self._compared, self._cost, self._next]
+        return [sentence for sentence in spoken if sentence]
+
+    def __str__(self) -> str:
+        return " ".join(self.sentences)
+
+    @property
+    def details(self) -> list[str]:
+        """How the systems were chosen, what was trained, and where to read on."""
+        compared, name = self.comparison, self.system
+        lines = [self._chosen]
+        named = {name, *((compared.system, compared.baseline) if compared else ())}
+        if self.deploy and BM25 not in named and self.bm25 is not None:
+            lines.append(f"{BM25} alone has {unsigned(self.bm25)}.")
+        if self.deploy is None:
+            return [line for line in lines if line]
+        if not self.anything_trained:
+            lines.append(UNASKED.format(self.judgements) if self.judgements else UNTRAINED)
+        alternatives = [] if compared is None else [compared.system, compared.baseline]
+        alternative = next((rival for rival in reversed(alternatives) if rival != self.chosen), None)
+        if compared is not None and compared.outcome != BETTER and alternative is not None:
+            lines.append(f'To search with {in_prose(alternative)} or export it, add `--system "{alternative}"`.')
+        if self.anything_trained and not self._pays:
+            lines += [f"The trainings had {_span(self.updates)} updates."] if self.updates else []
+            lines.append(HELP)
+        return [line for line in lines if line]
+
+    @property
+    def _pays(self) -> bool:
+        """Whether the system to deploy is clearly better than its baseline."""
+        return (
+            self.comparison is not None
+            and self.comparison.outcome == BETTER
+            and (self.comparison.system == self.system)
+        )
+
+    @property
+    def _headline(self) -> str:
+        """Name the system, with its value, interval and queries."""
+        name = in_prose(self.system)
+        if self.deploy is not None:
+            start = f"Deploy {name}. "
+        elif self.selected_on is not None and self.comparison is not None and self.comparison.only_system_trained:
+            start = f"The best trained system is {name}. "
+        else:
+            start = f"{name} has "
+        between = ""
+        if self.low is not None and self.high is not None:
+            between = f" [{unsigned(self.low)}, {unsigned(self.high)}]"
+        return f"{start}{self.measure} {unsigned(self.value)}{between} {self._queries}."
+
+    @property
+    def _queries(self) -> str:
+        """Say what was measured: `on 202 test queries`."""
+        noun = "query" if self.queries == 1 else "queries"
+        if self.collections is not None:
+            places = "collection" if self.collections == 1 else "collections"
+            return f"on average over {self.collections} {places} with {self.queries:,} {noun}"
+        part = ""
+        if self.documents is not None and self.of_documents is not None:
+            part = f", searching {self.documents:,} of {self.of_documents:,} documents (easier than all)"
+        return f"on {self.queries:,} {self.split} {noun}{part}"
+
+    @property
+    def _compared(self) -> str:
+        """Compare the system with its alternative."""
+        entry = self.comparison
+        if entry is None:
+            return ""
+        if entry.system == self.system:
+            return self._against(entry)
+        system, p = in_prose(entry.system), p_text(entry.p_holm)
+        value = unsigned(entry.system_value)
+        if entry.outcome == WORSE:
+            chosen = f", chosen on {self.selected_on}," if entry.system == self.chosen else ""
+            return f"{system}{chosen} is clearly worse ({value}, {p})."
+        if entry.outcome == BETTER:
+            return f"{system} is clearly better ({value}, {p}), but costs more."
+        if entry.only_system_trained:
+            rival = f", and {in_prose(entry.baseline)}, the best without training, {unsigned(entry.baseline_value)}"
+            against = "" if entry.baseline == self.system else rival
+            return f"Training did not clearly help: {system} has {value}{against} ({p})."
+        return f"{system} is not clearly better ({value}, {p}){' and costs more' if entry.baseline_is_cheaper else ''}."
+
+    def _against(self, entry: Comparison) -> str:
+        """Compare the system with the baseline."""
+        role = ""
+        if entry.outcome == UNCLEAR:
+            merits = ["is cheaper"] if entry.baseline_is_cheaper else []
+            merits += ["needs no training"] if entry.only_system_trained else []
+            role = f", which {' and '.join(merits)}" if merits else ""
+        elif entry.only_system_trained and self.selected_on is not None:
+            role = ", the best system without training"
+        word = {UNCLEAR: "not clearly better", BETTER: "clearly better", WORSE: "clearly worse"}[entry.outcome]
+        alone = " alone" if _is_part(entry.baseline, entry.system) else ""
+        numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
+        return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
+
+    @property
+    def _cost(self) -> str:
+        """Say how long a query takes, and how large the system is."""
+        nouns = {"models": "models", "indexes": "indexes and vectors"}
+        sizes = [f"{size(self.bytes[kind])} of {noun}" for kind, noun in nouns.items() if self.bytes.get(kind)]
+        needs = " and ".join(sizes)
+        if self.milliseconds is None:
+            return f"It needs {needs}." if needs else ""
+        took = f"A query took {latency(self.milliseconds)} in this run (measured with many queries at once)"
+        return f"{took}, with {needs}." if needs else f"{took}."
+
+    @property
+    def _next(self) -> str:
+        """Say what would make an unclear comparison clear."""
+        entry = self.comparison
+        if entry is None or entry.sample_factor is None:
+            return ""
+        times = entry.sample_factor
+        if times > MOST_TIMES:
+            return f"A difference this small would take more than {MOST_TIMES} times as many queries to become clear."
+        if entry.test == THE_METHOD:
+            return (
+                f"A difference of this size would be clear with about {times:.2g} times as many queries and trainings."
+            )
+        return f"A difference of this size would be clear with about {_round(times * entry.queries):,} queries."
+
+    @property
+    def _chosen(self) -> str:
+        """Say which queries chose the systems."""
+        if self.why_unselected:
+            return f"No separate queries chose these systems: {self.why_unselected}."
+        if self.selected_on is None:
+            return ""
+        count = f"{self.selection_queries:,} " if self.selection_queries is not None else ""
+        queries = f"the {count}{self.selected_on} queries"
+        if self.chosen is None:
+            return f"The compared systems were chosen on {queries}."
+        name, values = in_prose(self.chosen), self.selection_values
+        if self.chosen not in values:
+            return f"{name} was chosen on {queries}."
+        best = next(iter(values))
+        dearer = f" {in_prose(best)} has {unsigned(values[best])} there, too little more for what it costs."
+        return (
+            f"{name} was chosen on {queries}, where it has {unsigned(values[self.chosen])}."
+            f"{'' if best == self.chosen else dearer}"
+        )
+
+
+def in_prose(name: str) -> str:
+    """Write a system's name so that it fits into a sentence.
+
+    >>> in_prose("BM25 + start model, interpolated")
+    'BM25 + start model (interpolated)'
+    """
+    head, comma, tail = name.partition(", ")
+    return f"{head} ({tail})" if comma else name
+
+
+def _with(name: str, numbers: str) -> str:
+    """Add numbers in brackets to a name.
+
+    >>> _with("BM25", ".661, p = .37"), _with("fusion (interpolated)", ".661, p = .37")
+    ('BM25 (.661, p = .37)', 'fusion (interpolated; .661, p = .37)')
+    """
+    return f"{name[:-1]}; {numbers})" if name.endswith(")") else f"{name} ({numbers})"
+
+
+def latency(milliseconds: float) -> str:
+    """`0.42 ms`, `2.3 ms`, `13 ms`, `1.2 s`."""
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds:.{2 if milliseconds < 1 else 1 if milliseconds < 10 else 0}f} ms"
+
+
+def _is_part(name: str, system: str) -> bool:
+    """Check whether a system's name says that another one is a part of it."""
+    return name != system and re.search(rf"(^|\+ |over ){re.escape(name)}( |,|$)", system) is not None
+
+
+def _round(count: float) -> int:
+    """Round to two digits: 1,400."""
+    return int(float(f"{count:.2g}"))
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]:,}{f' to {numbers[-1]:,}' if len(numbers) > 1 else ''}"
+
+
+def verdict_of(
+    metrics: Json,
+    systems: Sequence[Row] = (),
+    spent: Sequence[SystemCost] = (),
+    store: Store | None = None,
+    results: Step | None = None,
+) -> Verdict | None:
+    """Return the verdict on measured systems. None if nothing was compared or chosen.
+
+    `metrics` has the rows, means, comparisons and the leading comparison of the step `results`. `spent` are the costs
+    of systems, with artifacts in the store.
+    """
+    lead = metrics["leading"] or {}
+    chosen = lead.get("deploy")
+    subject = chosen or lead.get("system")
+    if subject is None:
+        return None
+    comparison, place = _comparison(metrics, lead, systems)
+    if comparison is not None and comparison.outcome == WORSE and comparison.system == chosen:
+        subject = comparison.baseline
+    mean = _mean(metrics, subject, lead, place)
+    if mean is None:
+        return None
+    low, high = mean["low"], mean["high"]
+    if low is not None:
+        low, high = within(mean["measure"], low, high)
+    same = ("collection", "split", "measure", "queries")
+    plain = (entry for entry in metrics["means"] if entry["system"] == BM25 and all(entry[k] == mean[k] for k in same))
+    return Verdict(
+        **{key: mean[key] for key in ("system", "collection", "split", "measure", "value", "queries")},
+        low=low,
+        high=high,
+        deploy=None if chosen is None else subject,
+        chosen=chosen,
+        collections=len(mean["over"]) if "over" in mean else None,
+        comparison=comparison,
+        selected_on=lead["selected_on"],
+        selection_queries=lead.get("queries"),
+        why_unselected=lead["why"],
+        bm25=next((entry["value"] for entry in plain), None),
+        trained=any(row.trained for row in systems if row.name == subject),
+        anything_trained=any(row.trained for row in systems),
+        **({} if store is None else _artifacts(subject, metrics, systems, spent, store, results)),
+    )
+
+
+def _comparison(metrics: Json, lead: Json, systems: Sequence[Row]) -> tuple[Comparison | None, Json | None]:
+    """Return the main comparison, and its entry in the metrics."""
+    entry = leading_entry(metrics, lead["measure"])
+    if entry is None:
+        return None, None
+    system, baseline = entry["system"], entry["baseline"]
+    values = means_compared(entry, metrics["rows"])
+    word = outcome(entry["difference"], entry["p_holm"])
+    alike = ("collection", "split", "test")
+    family = sum(all(member[key] == entry[key] for key in alike) for member in metrics["comparisons"])
+    expenses = {
+        row.name: row.system.expense
+        for row in systems
+        if row.system is not None and not isinstance(row.system, Computed) and not is_imported(row)
+    }
+    trained = {row.name: row.trained for row in systems}
+    comparison = Comparison(
+        **{key: entry[key] for key in ("system", "baseline", "difference", "p", "p_holm", "test", "queries")},
+        low=entry["low"],
+        high=entry["high"],
+        system_value=values[0],
+        baseline_value=values[1],
+        outcome=word,
+        sample_factor=sample_factor(entry["difference"], entry["low"], entry["high"], family)
+        if word == UNCLEAR
+        else None,
+        baseline_is_cheaper={system, baseline} <= expenses.keys() and expenses[baseline] < expenses[system],
+        only_system_trained=trained.get(system, False) and not trained.get(baseline, True),
+    )
+    return comparison, entry
+
+
+def _mean(metrics: Json, system: str, lead: Json, entry: Json | None) -> Json | None:
+    """Return a system's mean by the leading measure, on the collection of the main comparison."""
+    means = [mean for mean in metrics["means"] if mean["system"] == system]
+    if entry is not None:
+        keys = ("collection", "split", "measure")
+        means = [mean for mean in means if all(mean[key] == entry[key] for key in keys)]
+    return next((mean for mean in means if lead["measure"] in (None, mean["measure"])), None)
+
+
+def _artifacts(
+    name: str,
+    metrics: Json,
+    systems: Sequence[Row],
+    spent: Sequence[SystemCost],
+    store: Store,
+    results: Step | None,
+) -> Json:
+    """Return what a verdict takes from the records and sizes of a system's artifacts."""
+    cost = next((cost for cost in spent if cost.system == name), None)
+    timed = None if cost is None else next(iter(costs([cost], store, metrics["rows"])), None)
+    selection = choice(results, store)
+    data = next((row.data for row in systems if row.name == name), None)
+    summary = {} if data is None else (store.record(data) or {}).get("summary", {})
+    trainings = [] if results is None else [node for node in graph([results]) if node.description.models == "training"]
+    return {
+        "selection_values": {entry["system"]: entry["value"] for entry in selection["candidates"]} if selection else {},
+        "judgements": summary.get("judgements", {}).get("train", 0),
+        "documents": summary.get("documents") if summary.get("of_documents") else None,
+        "of_documents": summary.get("of_documents"),
+        "updates": sorted({node.inputs["config"].updates for node in trainings}),
+        "milliseconds": 1000 * timed["query"] if timed is not None and timed["query"] else None,
+        "bytes": {}
+        if cost is None
+        else {
+            "models": sum(store.sizes(list(cost.models), "model/*")),
+            "indexes": sum(store.sizes(cost.searched, *SEARCHED)),
+        },
+    }
