@@ -21,16 +21,18 @@ sys.path.insert(0, str(ROOT))
 from tests.support.chromium import Browser  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages" / "pictures"
-WIDTH, HEIGHT = 1280, 860
+WIDTH, HEIGHT = 1280, 720
+LINES = 20
+"""Lines of the table that the picture of a terminal shows."""
 NO_SCROLL_BAR = "document.documentElement.style.scrollbarWidth = 'none'"
 TERMINAL = """<body style="margin: 0; background: #0d1117; color: #e6edf3">
 <pre style="margin: 0; padding: 20px; font: 14px/1.45 'DejaVu Sans Mono', monospace">{}</pre>"""
 COMPARE = """{
-    const two = document.getElementById('two');
-    two.value = two.options[1].value;
-    two.dispatchEvent(new Event('change'));
+    const list = document.getElementById('compare');
+    list.value = list.options[1].value;
+    list.dispatchEvent(new Event('change'));
 }"""
-"""Choose the first system of the page's second list."""
+"""Choose the first system of the list "Compare with"."""
 
 
 def sparring(places: list[str], *words: str) -> list[str]:
@@ -79,18 +81,21 @@ def main() -> None:
         save("report")
 
         terminal = Path(folder) / "terminal.html"
-        terminal.write_text(TERMINAL.format(f"$ sparring show {Path(config).name}\n{escape(output('show'))}"))
+        lines = [f"$ sparring show {Path(config).name}", *output("show").splitlines()][:LINES]
+        terminal.write_text(TERMINAL.format(escape("\n".join(lines))))
         page.open(terminal, width=WIDTH, height=HEIGHT)
+        page.resize(WIDTH, page.run("document.querySelector('pre').offsetHeight"))
         save("terminal")
 
         with service(places, config, Path(folder) / "marks.jsonl") as address:
             page.open(address, width=WIDTH, height=HEIGHT)
-            page.wait("document.querySelectorAll('#two option').length > 1")
+            page.wait("document.querySelectorAll('#compare option').length > 1")
+            page.run("document.getElementById('query').focus()")
             page.write(arguments.query)
             page.press("Enter")
-            page.wait("document.querySelectorAll('li').length > 0")
+            page.wait("document.querySelectorAll('#columns li').length > 0")
             page.run(COMPARE)
-            page.wait("document.querySelectorAll('section').length === 2")
+            page.wait("document.querySelectorAll('#columns section').length === 2")
             save("service")
 
 

@@ -116,6 +116,18 @@ def test_a_link_leads_to_a_file() -> None:
     assert lost == []
 
 
+def test_an_anchor_that_the_readme_names_is_on_its_page() -> None:
+    """MkDocs checks the anchors between pages."""
+    links = re.findall(r"\]\((docs/[^)#]+)#([^)]+)\)", (ROOT / "README.md").read_text())
+
+    def anchors(page: Path) -> set[str]:
+        text = page.read_text()
+        headings = [re.sub(r"[^\w\s-]", "", line).strip().lower() for line in re.findall(r"^#+ (.*)", text, re.M)]
+        return {*(re.sub(r"\s+", "-", heading) for heading in headings), *re.findall(r'id="([^"]+)"', text)}
+
+    assert [link for link in links if link[1] not in anchors(ROOT / link[0])] == []
+
+
 def test_the_picture_of_the_readme_differs_in_colours_alone() -> None:
     light, dark = ((ROOT / f"docs/pages/pictures/overview-{mode}.svg").read_text() for mode in ("light", "dark"))
     style = re.compile(r"<style>.*?</style>", re.S)
