@@ -28,7 +28,7 @@ Measure = Literal["accuracy", "dev accuracy"]
 
 
 class TransferConfig(Config):
-    """How classifiers are trained on frozen vectors. The defaults are SentEval's."""
+    """Training of classifiers on frozen vectors. The defaults are SentEval's."""
 
     measures: Annotated[list[Measure], AfterValidator(distinct)] = Field(
         ["accuracy"], min_length=1, exclude_if=lambda measures: measures == ["accuracy"]
@@ -61,9 +61,9 @@ class Classified(NamedTuple):
     chosen: list[float]
     """The inverse penalty of each classifier."""
     dev: Floats | None
-    """How often each example was classified right where penalties were chosen by it, which is never tested on there
-    (SentEval's `devacc`, by which DiffCSE chooses its numbers): examples of dev, or of train; where all are
-    cross-validated, the mean over the folds that do not test the example. None where there was no choice."""
+    """Share of right classifications of each example that penalties were chosen by (SentEval's `devacc`, by which
+    DiffCSE chooses its numbers): examples of dev, or of train. With cross-validation this is the mean over the folds
+    that do not test the example. None if there was no choice."""
 
 
 def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.float32]:

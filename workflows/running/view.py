@@ -1,4 +1,4 @@
-"""What a person sees of a run: on a terminal its phases with a bar for each running step, elsewhere plain lines."""
+"""Display of a run: on a terminal its phases with a bar for each running step, elsewhere plain lines."""
 
 import os
 import shutil
@@ -171,7 +171,7 @@ class Phase:
 
     @property
     def begun(self) -> bool:
-        """Whether a step has begun."""
+        """True if a step has begun."""
         return bool(self.finished or self.running or self.stopped)
 
     def begin(self) -> None:

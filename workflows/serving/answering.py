@@ -47,7 +47,7 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a service searches, for its page."""
+    """Description of a service's systems, for its page."""
 
     name: str
     """Name of the run, or of the exported system."""

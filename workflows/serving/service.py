@@ -1,4 +1,4 @@
-"""What a service serves: the systems of a run, or the one of an exported folder."""
+"""A service: the systems of a run, or the system of an exported folder."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from sparring.workflows.systems import deployable, library
 from sparring.workflows.systems.rows import Outcome
 
 EXAMPLES, EXAMPLE_CHARACTERS = 5, 100
-"""How many queries the page proposes, and the length of the longest."""
+"""Number of queries that the page proposes, and the length of the longest."""
 LOW, FEWEST = 0.05, 20
 """The share of queries whose best scores are called low, and the fewest queries that tell."""
 
 
 class Checked(NamedTuple):
-    """What is known of a service before anything is opened."""
+    """Description of a service before anything is opened."""
 
     systems: list[str]
     default: str
     left_out: Mapping[str, str]
     identity: str
-    """Of what is served: the same wherever the same is read."""
+    """Identity of the served systems. Equal for equal files."""
     folder: Path
-    """Where its file and its marks lie."""
+    """Folder of the service's file and its marks."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What is served, in words that any process can open it by."""
+    """Description from which any process can open the service."""
 
     config: Path
     """An experiment, or the folder of a system."""

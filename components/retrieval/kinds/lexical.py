@@ -29,7 +29,7 @@ BLANK = "".join(map(chr, range(33)))
 
 @dataclass(frozen=True)
 class LuceneIndex:
-    """How a Lucene index is built."""
+    """Options for building a Lucene index."""
 
     analysis: AnalyzerConfig
     vectors: bool = False
