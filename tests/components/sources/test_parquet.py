@@ -63,7 +63,7 @@ def test_parquet_of_other_tables(tmp_path: Path) -> None:
     found = parquet(path=str(tmp_path), split="test", **keys)
     assert without_place(found.read_documents()) == [("a", "A", "x"), ("b", "", "y")]
     assert without_place(found.read_queries()) == [("p", "p?", ["1"], "test"), ("q", "q?", [], "test")]
-    with pytest.raises(UserError, match=r"qrels\.parquet: row 1: no split"):
+    with pytest.raises(UserError, match=r"qrels\.parquet: row 1: there is no split"):
         list(parquet(path=str(tmp_path), **keys).read_queries())
     with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: there is no column 'body'.*id, title, text"):
         list(parquet(path=str(tmp_path), **(keys | {"columns": {"documents": {"text": "body"}}})).read_documents())
