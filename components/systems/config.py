@@ -328,8 +328,8 @@ class SystemConfig(Config):
     def check_k(self, k: int, key: str = "k") -> None:
         """Raise UserError, naming `key`, if the system cannot rank `k` documents."""
         if not 1 <= k <= self.limit:
-            reason = "the size of the collection" if self.limit == self.documents else "all that the system ranks"
-            raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {self.limit}, {reason}")
+            limited = "the collection has" if self.limit == self.documents else "the system ranks at most"
+            raise UserError(f"{key}: got {k}, but {limited} {self.limit} documents. Use 1 to {self.limit}.")
 
     def length(self, name: str, k: int) -> int:
         """Return the number of documents that a searching stage must list so that the system can rank `k`."""

@@ -7,10 +7,12 @@ import random
 import runpy
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import faiss
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,12 +22,16 @@ from sparring.components.expansion import feedback
 from sparring.components.expansion.relevance_model import frequencies
 from sparring.components.models.generator_configs import GeneratorConfig
 from sparring.components.models.reader_configs import ReaderConfig
+from sparring.components.retrieval import index
+from sparring.components.rng import keyed_int
 from sparring.components.systems import example
 from sparring.components.systems.config import VERSION, ExpansionStage, SystemConfig
 from sparring.components.systems.documents import InMemory
 from sparring.components.systems.expanding import Expander, ExpansionWriter
+from sparring.components.systems.loaded import LoadedRetriever
 from sparring.components.systems.rankings import Ranking
 from sparring.components.systems.reading import AnswerWriter
+from sparring.components.systems.system import LoadedSystem
 from tests.support import toy
 from tests.support.writers import architecture, write_generator
 
@@ -90,6 +96,19 @@ class Ranker:
         return np.array([-len(text) - len(passage) for text, passage in pairs], np.float32)
 
 
+class Encoder:
+    """sentence-transformers' retriever: a vector for each query and folder."""
+
+    max_seq_length = 0
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def encode_query(self, queries: list[str]) -> np.ndarray:
+        seeds = [keyed_int(self._folder, query) for query in queries]
+        return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(np.float32)
+
+
 def predicted(candidates: Any, count: int) -> np.ndarray:
     """The same for a loaded stage."""
     rows = candidates.documents.to_pylist()
@@ -109,7 +128,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "pyserini.search": {},
         "pyserini.search.lucene": {"LuceneSearcher": Searcher},
         "jnius": {"autoclass": lambda _: SimpleNamespace(readField=lambda *_: readers)},
-        "sentence_transformers": {"CrossEncoder": Ranker},
+        "sentence_transformers": {"CrossEncoder": Ranker, "SentenceTransformer": Encoder},
     }
     for name, attributes in contents.items():
         module = ModuleType(name)
@@ -228,3 +247,33 @@ def test_a_program_reads(folder: Path, capsys: pytest.CaptureFixture[str], templ
         assert [line.split("\t")[0] for line in lines[1:] if line] == [doc_id for doc_id, _ in ranking(query)[:5]]
     assert wanted[2] == ""
     assert any(wanted)
+
+
+def test_a_program_reranks_two_retrievers_by_neighbours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has vectors, lengths and numbers of its own; both are fused."""
+    stages: dict[str, Any] = {
+        "dense": {"kind": "dense", "k": 10, "query_tokens": 8},
+        "neighbours": {"kind": "neighbours", "of": "dense", "context": 8, "k": 4, "k_exp": 2, "mix": 0.4},
+        "dense 2": {"kind": "dense", "retriever": "other", "index": "other.faiss", "k": 9, "query_tokens": 8},
+        "neighbours 2": {"kind": "neighbours", "of": "dense 2", "context": 6, "k": 3, "geometric": "none"},
+        "fusion": {"kind": "fused", "of": ["neighbours", "neighbours 2"], "how": "interpolate", "depth": 8},
+    }
+    documents, rng, retrievers = InMemory(table()), np.random.default_rng(3), dict[str, Any]()
+    for name, retriever, file in (("dense", "retriever", "index.faiss"), ("dense 2", "other", "other.faiss")):
+        flat = faiss.IndexFlatIP(8)
+        flat.add(rng.normal(size=(14, 8)).astype(np.float32))
+        faiss.write_index(flat, str(folder / file))
+        opened = index.read(folder / file, threads=1, gpu=False)
+        encoder: Any = Encoder(retriever).encode_query
+        nearest = partial(index.search, opened)
+        retrievers[name] = LoadedRetriever(encoder, documents, nearest, index.reader(opened))
+    rankings = {}
+    for last in ("neighbours", "neighbours 2", "fusion"):
+        kept = stages if last == "fusion" else {key: stages[key] for key in (stages[last]["of"], last)}
+        config = SystemConfig.model_validate({"version": VERSION, "name": "x", "documents": 14, "stages": kept})
+        dense = {name: retriever for name, retriever in retrievers.items() if name in kept}
+        loaded = LoadedSystem(config, documents, lexical={}, dense=dense, rankers={})
+        rankings[last] = [[hit.doc_id for hit in hits] for hits in loaded.search(QUERIES, 5)]
+        programs = [printed(folder, kept, query, capsys) for query in QUERIES]
+        assert [[line.split("\t")[0] for line in lines if line] for lines in programs] == rankings[last]
+    assert len({str(lists) for lists in rankings.values()}) == 3

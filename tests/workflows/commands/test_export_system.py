@@ -140,32 +140,6 @@ def test_its_program_finds_the_same_with_the_border_s_own_tools(
         assert lines_of_code((folder / "example.py").read_text()) <= 12 + 14 * len(stages)
 
 
-def test_its_program_reranks_several_retrievers_by_neighbours(
-    run: Place, exported: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Two retrievers of different vectors, each reranked with numbers of its own, and fused."""
-    folder = exported(deployed.NEIGHBOURS) / "system"
-    stages = json.loads((folder / "system.json").read_text())["stages"]
-    other = changed(
-        folder,
-        tmp_path / "two",
-        **{
-            "dense 2": {**stages["dense"], "index": "index-2.faiss", "k": 15},
-            "neighbours 2": {**stages["neighbours"], "of": "dense 2", "k": 3, "context": 7, "geometric": "none"},
-            "fusion": {"kind": "fused", "of": ["neighbours", "neighbours 2"], "how": "interpolate", "depth": 12},
-        },
-    )
-    whole = faiss.read_index(str(folder / "index.faiss"))
-    vectors = whole.reconstruct_n(0, whole.ntotal)
-    noisy = faiss.IndexFlatIP(vectors.shape[1])
-    noisy.add(vectors + np.random.default_rng(0).normal(scale=vectors.std() / 2, size=vectors.shape).astype(np.float32))
-    faiss.write_index(noisy, str(other / "index-2.faiss"))
-    wanted = [(path, list(asked(run).values())[:2], 10) for path in (folder, other)]
-    one, two = ([[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted))
-    assert searching.by_examples(wanted) == [one, two]
-    assert one != two
-
-
 def lines_of_code(program: str) -> int:
     """Lines that say something, each of several that are one counted once."""
     tokens = tokenize.generate_tokens(io.StringIO(program).readline)
