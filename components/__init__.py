@@ -1,1 +1,1 @@
-"""What the system can do: pure functions and modules over tensors and Arrow tables. Nothing here knows Ray."""
+"""The science: pure functions and modules over tensors and Arrow tables. Nothing here knows Ray."""

@@ -78,5 +78,5 @@ FOREIGN: dict[str, str] = {
     ),
     "top_k": "Use `k`, the number of documents retrieved for a query.",
 }
-"""What to write instead of a key of sentence-transformers, transformers, Tevatron or FlagEmbedding. It is said only
+"""Translations of keys of sentence-transformers, transformers, Tevatron and FlagEmbedding. They are said only
 where no config in the file has a key of that name."""

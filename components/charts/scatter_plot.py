@@ -108,7 +108,7 @@ class Scatter:
     key: str
     dots: Sequence[Dot]
     log: bool = False
-    """Whether the axis of the key is logarithmic."""
+    """True for a logarithmic axis."""
 
 
 def svg(chart: Scatter) -> str:

@@ -9,9 +9,9 @@ import pyarrow as pa
 from sparring.components.evaluation.significance import compare_averages, ends, estimate, layouts
 
 AVERAGE = "average"
-"""What averages over collections have in place of a collection's name."""
+"""Name of averages in the column of collections."""
 ALL_SPLITS = "all"
-"""What they have in place of a split."""
+"""Name of averages in the column of splits."""
 
 Json = dict[str, Any]
 Place = tuple[str, str]
@@ -26,9 +26,9 @@ class Average:
 
     name: str
     over: list[str]
-    """What counts in it, each alike: collections and wholes."""
+    """Members of the average, with equal weight: collections and wholes."""
     weights: dict[Place, float]
-    """What each collection counts."""
+    """Weight of each collection."""
 
 
 Parts = Mapping[str, str | None]

@@ -19,9 +19,9 @@ COSINES, RATIOS = (-1.0, 1.0), (-1.0, 3.0)
 """Ranges of the histograms."""
 BINS = 80
 SAME_PLACE = 1e-6
-"""How far texts in one place lie apart at most: a coordinate's difference by rounding."""
+"""Largest coordinate difference of texts in one place, by rounding."""
 BLOCK = 256
-"""Texts whose distances to all others are in memory at once."""
+"""Number of texts whose distances to all others are in memory at once."""
 
 
 class EmbeddingSpaceConfig(Config):

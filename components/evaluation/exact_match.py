@@ -17,7 +17,7 @@ def normalised(text: str) -> str:
 
 
 def exact_match(written: str, answer: str) -> float:
-    """1 if both texts are the same once normalised, else 0."""
+    """Return 1 if both texts are equal after normalisation, else 0."""
     return float(normalised(written) == normalised(answer))
 
 

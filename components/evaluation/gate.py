@@ -1,4 +1,4 @@
-"""Whether a ranker is good enough to teach: its order of a ranking is better than the ranking."""
+"""The gate of a round: a ranker may teach if its order of a ranking is better than the ranking."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ FILE = "gate.json"
 
 
 class GateConfig(Config):
-    """When a round is played."""
+    """Condition for playing a round."""
 
     level: float = Field(0.05, gt=0, le=1)
-    """The ranker's order must be better than the ranking that it reads with a p (paired randomization over the queries)
-    of this or less; 1 asks for no more than a better mean."""
+    """Highest p (paired randomization over the queries) with which the ranker's order must be better than the ranking
+    that it reads. 1 requires only a better mean."""
 
 
 def decide(ranking: pa.Table, reranked: pa.Table, qrels: pa.Table, measure: str, config: GateConfig) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from sparring.components.config import Invalid, UserError
 from sparring.components.data.tables import TEXT
 
 PER_QUERY = pa.schema([("query_id", TEXT), ("measure", TEXT), ("value", pa.float64())])
-"""One query's value of one measure in a row."""
+"""Schema of a table with a row for each query and measure."""
 PER_QUERY_FILE = "per_query.parquet"
-"""Where an artifact has such a table."""
+"""File name of such a table in an artifact."""
 
 ACCEPTED = (
     "RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP without a cutoff), Answer@k; for example RR@10, or "
@@ -256,7 +256,7 @@ def within(name: str, low: float, high: float) -> tuple[float, float]:
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation over seeds; no deviation for one seed.
+    """Return the mean and the sample standard deviation over seeds. With one seed there is no deviation.
 
     >>> mean_and_deviation([1.0, 3.0]), mean_and_deviation([0.5])
     ((2.0, 1.4142135623730951), (0.5, None))

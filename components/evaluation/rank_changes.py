@@ -1,4 +1,4 @@
-"""Which queries a system wins and loses against another, by the rank of the first relevant document."""
+"""Queries that a system wins or loses against another, by the rank of the first relevant document."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from sparring.components.data.tables import TEXT
 
 @dataclass(frozen=True)
 class Change:
-    """The rank of a query's first relevant document in two rankings; None where it has none."""
+    """Rank of a query's first relevant document in two rankings. None if no such document was retrieved."""
 
     query_id: str
     doc_id: str
     before: int | None
     after: int | None
     first: str | None
-    """The document at rank 1 in the worse of the two rankings, where it is not relevant."""
+    """Document at rank 1 in the worse of the two rankings, if it is not relevant."""
 
     @property
     def gain(self) -> float:

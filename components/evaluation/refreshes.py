@@ -1,4 +1,4 @@
-"""How a ranking changes from one refresh to the next, as far as those who draw negatives from it are concerned."""
+"""Changes of a ranking from one refresh to the next, as they matter for the negatives that are sampled from it."""
 
 from __future__ import annotations
 

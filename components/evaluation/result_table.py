@@ -288,8 +288,8 @@ def table(metrics: Json) -> str:
     parts = [*(_across_lines(entry) for entry in averaged), *between, *(_result_lines(result) for result in rest)]
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
     verdict = metrics.get("verdict") or {"details": [], "sentences": []}
-    details = ["\n".join(textwrap.fill(text, WIDTH) for text in verdict["details"])]
-    closing = [textwrap.fill(" ".join(verdict["sentences"]), WIDTH)]
+    details = ["\n".join(textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in verdict["details"])]
+    closing = [textwrap.fill(" ".join(verdict["sentences"]), WIDTH, break_on_hyphens=False)]
     notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
     blocks = ["\n".join(lines) for lines in parts] + paper + notes + details + closing
     return "\n\n".join(block for block in blocks if block)

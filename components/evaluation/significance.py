@@ -1,4 +1,4 @@
-"""How sure a mean is, and whether the difference of two systems is more than chance.
+"""Confidence intervals of means, and tests of differences between systems.
 
 Chance has two sources. Other queries would have other values, and another training, of another seed, would make another
 model. What is measured of one training speaks of that model; only several trainings speak of the method.
@@ -105,7 +105,7 @@ def estimate(layouts: Sequence[Layout], weights: Sequence[float] = (1.0,)) -> Es
 
 
 class _Source(NamedTuple):
-    """What one source of chance adds to the variance of a mean, for each collection, and its degrees of freedom."""
+    """Share of one source of chance in the variance of a mean, for each collection, with degrees of freedom."""
 
     variances: np.ndarray
     freedom: np.ndarray
@@ -230,8 +230,8 @@ def sample_factor(difference: float, low: float | None, high: float | None, fami
     the number of comparisons in the `family`, is below .05: Holm's first step, by the normal approximation. Return None
     for a difference of 0 and for an unknown interval.
 
-    >>> sample_factor(0.02, -0.02, 0.06, 1)
-    8.17...
+    >>> round(sample_factor(0.02, -0.02, 0.06, 1), 2)
+    8.17
     >>> sample_factor(0.0, -0.02, 0.02, 1)
     """
     from scipy import stats

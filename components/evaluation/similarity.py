@@ -1,9 +1,9 @@
-"""How well the similarity of sentence vectors agrees with human ratings (semantic textual similarity, STS).
+"""Agreement of the similarity of sentence vectors with human ratings (semantic textual similarity, STS).
 
 As in SentEval (Conneau and Kiela, 2018), the similarity of two sentences is the cosine of their vectors, and nothing is
-trained. SimCSE and DiffCSE (Chuang et al., 2022, Table 2.1) report Spearman's correlation over all pairs
-of a set together, `all`; SentEval itself the mean over its subsets, `mean` or weighted by their sizes, `wmean`. The
-three differ by several points on STS12 to STS16.
+trained. SimCSE and DiffCSE (Chuang et al., 2022, Table 2.1) report Spearman's correlation over all pairs of a set
+together, `all`; SentEval itself the mean over its subsets, `mean` or weighted by their sizes, `wmean`. The three differ
+by several points on STS12 to STS16.
 
 A correlation is no mean over pairs. It becomes one by its influence values (Hampel, 1974): the correlation plus what
 each pair adds to it, as if the sample were weighted a little more at this pair. Their mean is exactly the correlation,
@@ -26,19 +26,19 @@ Measure = Literal["Spearman", "Pearson"]
 
 
 DIGITS = 12
-"""How many digits of a correlation count: those behind change with the order that pairs are added up in, and would make
-equal systems differ."""
+"""Digits of a correlation that count. Later digits change with the order in which pairs are added, and would make equal
+systems differ."""
 EQUAL = 1e-10
-"""How near 1 the cosine of equal sentences is: their vectors differ by rounding in the encoder."""
+"""Largest distance from 1 of the cosine of equal sentences, whose vectors differ by rounding in the encoder."""
 EQUAL_HALVES = 1e-7
-"""The same of vectors that were kept in float16."""
+"""The same for vectors that were stored in float16."""
 
 
 class SimilarityConfig(Config):
-    """How similarities and ratings are compared."""
+    """Comparison of similarities with ratings."""
 
     measures: Annotated[list[Measure], AfterValidator(distinct)] = Field(["Spearman", "Pearson"], min_length=1)
-    """Which correlations."""
+    """Correlations to compute."""
     aggregation: Aggregation = "all"
     """For a set of several subsets: `all` is the correlation over all pairs together, `mean` the mean of the subsets'
     correlations, `wmean` their mean weighted by the numbers of pairs. Published numbers differ in this choice; SimCSE
@@ -52,11 +52,11 @@ class Correlation(NamedTuple):
 
     value: float
     influence: Floats
-    """(n,) what each pair adds, in the limit of a small weight; their mean is 0."""
+    """(n,) contribution of each pair, in the limit of a small weight. The mean is 0."""
 
 
 def pearson(x: Floats, y: Floats) -> Correlation:
-    """Pearson's correlation of (n,) numbers; 0 where one of them is constant.
+    """Return Pearson's correlation of (n,) numbers, or 0 if one of them is constant.
 
     >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0])).value, 4)
     0.982

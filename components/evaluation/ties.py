@@ -1,4 +1,4 @@
-"""How much of a measure the order of documents with equal scores decides."""
+"""The influence of the order of documents with equal scores on measures."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from sparring.components.evaluation.measures import per_query
 DECIDED = pa.schema([("query_id", TEXT), ("measure", TEXT), ("low", pa.float64()), ("high", pa.float64())])
 """A query's measure with documents of equal scores in the worst order, and in the best."""
 NOTABLE = 0.05
-"""From this share of the queries on a reader is told."""
+"""Readers are warned if ties decide for this share of the queries or more."""
 
 
 def decided(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:

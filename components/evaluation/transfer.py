@@ -1,4 +1,4 @@
-"""What a linear classifier learns from frozen sentence vectors (transfer tasks).
+"""Transfer tasks: linear classifiers over frozen sentence vectors.
 
 As in SentEval (Conneau and Kiela, 2018): logistic regression, its strength chosen by the accuracy on data that is not
 tested on. A set without splits is cross-validated, and within the training part of each fold the strength is chosen by
@@ -28,20 +28,20 @@ Measure = Literal["accuracy", "dev accuracy"]
 
 
 class TransferConfig(Config):
-    """How classifiers are trained on frozen vectors. The defaults are SentEval's."""
+    """Training of classifiers on frozen vectors. The defaults are SentEval's."""
 
     measures: Annotated[list[Measure], AfterValidator(distinct)] = Field(
         ["accuracy"], min_length=1, exclude_if=lambda measures: measures == ["accuracy"]
     )
-    """`accuracy`: of the examples that are tested on. `dev accuracy`: of those that the penalty is chosen by (Chuang et
-    al., 2022, Tables 2.3 to 2.6 and 2.13)."""
+    """`accuracy` on the test examples, and `dev accuracy` on the examples that choose the penalty (Chuang et al.,
+    2022, Tables 2.3 to 2.6 and 2.13)."""
     folds: int = Field(10, ge=2)
-    """Of every cross-validation. Each fold has the classes' shares of the whole."""
+    """Number of folds of every cross-validation. Each fold has the class shares of the whole."""
     inverse_penalties: list[Annotated[float, Field(gt=0)]] = Field([0.25, 0.5, 1.0, 2.0, 4.0, 8.0], min_length=1)
-    """Among which scikit-learn's `C` is chosen: the inverse of the strength of the penalty on weights. The first of the
-    best is taken; one alone needs no choice. SentEval's are made for vectors that are not of length 1."""
+    """Candidates for scikit-learn's `C`, the inverse strength of the penalty on weights. The first of the best is
+    taken. A single value needs no choice. SentEval's values are made for vectors that are not of length 1."""
     seed: int = Field(1111, ge=0, lt=2**32)
-    """Of the folds."""
+    """Seed of the folds."""
 
     @model_validator(mode="after")
     def _chooses(self) -> Self:
@@ -54,16 +54,16 @@ class TransferConfig(Config):
 
 
 class Classified(NamedTuple):
-    """What became of the tested examples."""
+    """Results on the test examples."""
 
     right: Bools
-    """(n,) whether each was classified right, in their order."""
+    """(n,) whether each test example was classified correctly, in order."""
     chosen: list[float]
     """The inverse penalty of each classifier."""
     dev: Floats | None
-    """How often each example was classified right where penalties were chosen by it, which is never tested on there
-    (SentEval's `devacc`, by which DiffCSE chooses its numbers): examples of dev, or of train; where all are
-    cross-validated, the mean over the folds that do not test the example. None where there was no choice."""
+    """Share of right classifications of each example that penalties were chosen by (SentEval's `devacc`, by which
+    DiffCSE chooses its numbers): examples of dev, or of train. With cross-validation this is the mean over the folds
+    that do not test the example. None if there was no choice."""
 
 
 def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.float32]:
@@ -77,7 +77,7 @@ def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.f
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Several threads wait for one another longer than products of this size take: 10 to 15 times as much CPU time."""
+    """With several threads, waiting takes longer than products of this size: 10 to 15 times the CPU time."""
     import sklearn.linear_model  # noqa: F401 (only libraries that are loaded already are limited)
     from threadpoolctl import threadpool_limits
 

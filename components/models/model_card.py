@@ -82,7 +82,7 @@ class Origin(NamedTuple):
 
     @property
     def provenance(self) -> str:
-        """How Sparring produced the model."""
+        """Sparring's part in making the model."""
         return f"{'trained' if self.trainings else 'exported'} with Sparring"
 
 

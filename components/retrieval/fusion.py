@@ -38,7 +38,7 @@ class FusionConfig(Config):
     """Weight of the second of two lists in `reciprocal` and `interpolate`; the first's is 1 minus this. More lists than
     two all weigh the same."""
     normalise: Normalise = "max-min"
-    """How `interpolate` normalises each query's scores in each list. `max-min`: BM25's are divided by the highest,
+    """Normalisation by `interpolate` of each query's scores in each list. `max-min`: BM25's are divided by the highest,
     others put from 0 to 1. `none`: as they are. A document that BM25's list lacks gets 0, or the list's lowest score if
     the list has `depth` documents or more: the list was cut, so the document may have words of the query. A document
     that another list lacks gets its lowest score."""

@@ -80,7 +80,7 @@ class IndexOptions:
 
 @dataclass(frozen=True)
 class VectorIndex:
-    """What `build_index` takes of retriever kinds."""
+    """Options of `build_index` for retriever kinds."""
 
     factory: str
     """The name of the index, such as FAISS's factory string."""
@@ -89,14 +89,14 @@ class VectorIndex:
 
 
 class IndexKind(ABC):
-    """How a kind's documents are indexed. A kind without a model, such as lexical, is nothing else.
+    """The index of a kind. A kind without a model, such as lexical, is nothing else.
 
     Each kind also has a method `open_index`, which opens one file of an index. What it returns differs: a retriever's
     index finds documents by their places, Lucene finds them by their ids.
     """
 
     in_java: ClassVar[bool] = False
-    """Whether Java builds the index. Java needs processes of its own."""
+    """True if Java builds the index. Java needs separate processes."""
 
     @abstractmethod
     def documents(self, folder: Path) -> Sequence[Any]:

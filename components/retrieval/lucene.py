@@ -156,7 +156,7 @@ class AnalyzerConfig(Config):
     stemmer: Literal["porter", "krovetz", "none"] = "porter"
     """Stemmer of English words."""
     drop_stopwords: bool = True
-    """Whether English stop words are removed from documents and queries."""
+    """Remove English stop words from documents and queries."""
 
     @model_validator(mode="after")
     def _english_options(self) -> Self:
@@ -191,9 +191,9 @@ class BM25Config(Config):
     """BM25's two numbers. The defaults are Pyserini's."""
 
     k1: float = Field(0.9, ge=0, le=1e6)
-    """How fast repetitions of a word stop counting."""
+    """BM25's k1: the lower, the sooner repetitions of a word stop counting."""
     b: float = Field(0.4, ge=0, le=1)
-    """How much a document's length counts against it, from 0 to 1."""
+    """BM25's b, from 0 to 1: the weight of a document's length against its score."""
 
 
 class RM3Config(Config):
@@ -207,7 +207,7 @@ class RM3Config(Config):
     original: float = Field(0.5, ge=0, le=1)
     """The original query's share of the weight."""
     filter_terms: bool = Field(True, exclude_if=bool)
-    """Whether only terms of the letters a to z and of digits are added. In a language other than English they all are,
+    """Add only terms of the letters a to z and of digits. In a language other than English they all are,
     whatever this says: most of its words may have other letters."""
 
 

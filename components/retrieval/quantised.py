@@ -53,7 +53,7 @@ class Quantiser(Config):
     vectors: Kind = "encoded"
     """Bits of a dimension: as encoded, 8, or 1."""
     normalize: bool
-    """Whether similarity is cosine, so that shorter vectors have length 1 again."""
+    """True for cosine similarity. Shorter vectors are then normalised to length 1 again."""
     scale: list[float] | None = None
     """(dimensions,) for `int8`: spacing of the numbers."""
 

@@ -31,7 +31,7 @@ class Measured(NamedTuple):
     rows: list[Row]
     """Its measures."""
     sampled: bool
-    """Whether the queries are a sample of the split's."""
+    """True if the queries are a sample of the split's."""
     note: str
     """Facts about the start model's training data."""
     read: list[str]

@@ -120,7 +120,7 @@ class QueryRerankerConfig(Config):
     template: Literal["paper", "released"] = "paper"
     """Layout of its input, as `components.expansion.query_reading` describes it."""
     passage: bool = False
-    """Whether it also reads the first document that the expansion retrieves."""
+    """True if it also reads the first document that the expansion retrieves."""
 
 
 class ExpansionStage(StageConfig):
@@ -147,7 +147,7 @@ class ExpansionStage(StageConfig):
     """Beginning of the key of a random choice. The query's text follows, so that a query always has the same
     expansions."""
     question: bool = False
-    """Whether the query without an expansion is a candidate too."""
+    """True if the query without an expansion is a candidate too."""
     choice: Literal["first", "lowest", "concat", "all"] = "first"
     """Expansions that are searched for. `first`: the first that was generated. `lowest`: those with the lowest
     predicted rank. `concat`: all as one query. `all`: each, and the rankings are fused."""
@@ -321,7 +321,7 @@ class SystemConfig(Config):
 
     @property
     def has_one_list(self) -> bool:
-        """Whether a single stage searches the documents, and once for a query."""
+        """True if a single stage searches the documents, and once for a query."""
         searching = [stage for stage in self.stages.values() if isinstance(stage, (*FIRST, ExpansionStage))]
         return len(searching) == 1
 

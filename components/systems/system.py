@@ -52,7 +52,7 @@ class Hit(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What a system has for a query: a reader's answer and the retrieved documents."""
+    """A system's answer to a query: the reader's text and the retrieved documents."""
 
     answer: ReaderAnswer | None
     """None if the system has no reader."""

@@ -26,7 +26,7 @@ from sparring.workflows.distributed.cluster import read_cluster
 from sparring.workflows.experiments import loading
 from sparring.workflows.serving import marks as marked
 from sparring.workflows.serving import running
-from sparring.workflows.serving.answering import About, Answering
+from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -190,7 +190,7 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
     """Body, address, method and head: each request is answered, or refused with a status below 500."""
     near, _ = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
-    answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), About("hostile"))
+    answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), Summary("hostile"))
     service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=TOKEN, loopback=True)
     loop = asyncio.new_event_loop()
 
@@ -246,7 +246,7 @@ def test_a_line_that_is_no_mark_is_named(line: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", ["\u00b2", "9" * 5_000, "-1", "0x10", ""])
 def test_a_length_that_is_none_is_refused(length: str, tmp_path: Path) -> None:
     near, _ = asked.system("near", dense=DENSE)
-    answering = Answering({"near": near}, near.documents, "near", {}, Metrics(), About("hostile"))
+    answering = Answering({"near": near}, near.documents, "near", {}, Metrics(), Summary("hostile"))
     service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=None, loopback=True)
     assert asked.get(service, "/systems", **{"content-length": length}).status == 413
 

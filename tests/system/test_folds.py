@@ -89,7 +89,7 @@ def test_what_folds_select_themselves_is_measured_and_compared_first(folded: Pla
         assert values == expected
     said()
     assert folded("show") == 0
-    assert "best by dev against best untrained by dev." in " ".join("".join(said()).split())
+    assert "than best untrained by dev (" in " ".join("".join(said()).split())
 
 
 def test_what_is_of_several_folds_cannot_be_exported(folded: Place, tmp_path: Path, said: tiny.Said) -> None:

@@ -45,8 +45,8 @@ def _check_same(folder: Path, file: Path) -> None:
     """Raise UserError if a config reads another collection than the folder."""
     data = read_yaml(file).get("data")
     path = data.get("path") if isinstance(data, dict) else None
-    here = folder.resolve()
-    if path is None or Path(str(path)).resolve() not in (here, here.parent if here.is_file() else here):
+    place = folder.resolve()
+    if path is None or Path(str(path)).resolve() not in (place, place.parent if place.is_file() else place):
         raise UserError(
             f"{file}: it is the config of another collection than {folder}. Name another file (-o FILE), or replace it "
             "(--overwrite).",

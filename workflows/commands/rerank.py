@@ -89,6 +89,8 @@ def _print(arguments: argparse.Namespace) -> None:
 def _write(arguments: argparse.Namespace) -> None:
     """Write the run file with each query's first documents in the ranker's order."""
     table = trec.read_ranking(arguments.ranking)
+    if not len(table):
+        raise UserError(f"{arguments.ranking}: it ranks no documents. Give a run file with rows.", code="no-rows")
     queries, documents = by_id(arguments.queries), by_id(arguments.documents)
     rankings: dict[str, Ranking] = {}
     for query, document, score in zip(

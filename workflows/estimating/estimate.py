@@ -116,7 +116,7 @@ class Estimate:
 
     @cached_property
     def problems(self) -> list[str]:
-        """What cannot fit, the worst first, each with what to change."""
+        """Things that cannot fit, the worst first, each with the change that helps."""
         labels: dict[tuple[str, float], list[str]] = {}
         for row in self.rows:
             for problem in _problems(row, self.site):

@@ -1,4 +1,4 @@
-"""What `run` says about its time before it begins and after it ends, and the file that keeps the estimate."""
+"""Messages of `run` about its time, before it begins and after it ends, and the file that keeps the estimate."""
 
 import json
 import sys

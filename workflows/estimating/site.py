@@ -14,7 +14,7 @@ from sparring.workflows.store import s3
 GB = 1e9
 
 Pool = Literal["driver", "map", "score", "java", "train", "one"]
-"""Who works: the driver, all workers of a pool of the cluster profile, or one worker."""
+"""Place of the work: the driver, all workers of a pool of the cluster profile, or one worker."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Site:
 
     @property
     def cuda(self) -> bool:
-        """Whether models run on GPUs."""
+        """True if models run on GPUs."""
         return self.gpus > 0 and self.cluster.device != "cpu"
 
     def check(self) -> None:

@@ -60,7 +60,7 @@ class Collection:
     characters: float
     """Mean characters per document."""
     exact: bool = True
-    """Whether documents and queries were counted. If False, they were extrapolated or assumed."""
+    """True if documents and queries were counted, False if they were extrapolated or assumed."""
     sampled: tuple[str, ...] = ()
     """Splits that get a random share of the queries, so that their numbers are expectations."""
     read_seconds: float = 0.0
@@ -128,7 +128,7 @@ class Index:
     looks: float
     """Documents that a query is compared with."""
     advice: str = ""
-    """What to use instead if the index does not fit in memory."""
+    """Alternative if the index does not fit in memory."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,14 +51,14 @@ class Need(NamedTuple):
     """Memory that processes of one pool need at the same time."""
 
     subject: str
-    """What needs the memory, as messages call it."""
+    """Name in messages of the thing that needs the memory."""
     bytes: float
     """Bytes of one process."""
     pool: Pool
     advice: str = MORE_MEMORY
     """The change to make if memory is missing."""
     gpu: bool = False
-    """Whether this is a GPU's memory on machines with GPUs."""
+    """True if this is a GPU's memory on machines with GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ class Work:
     warning: str = ""
     """Why the step is slower than necessary."""
     loads_models: bool = False
-    """Whether the step imports what models need although no model computes."""
+    """True if the step imports torch although no model computes."""
     multiplies: bool = False
-    """Whether the units are products of vectors' numbers, which a GPU computes faster."""
+    """True if the units are products of vectors' numbers, which a GPU computes faster."""
     read_seconds: float = 0.0
     """Seconds to read one record of the source. If 0, they were not measured."""
 

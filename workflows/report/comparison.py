@@ -114,7 +114,7 @@ def _compared(
 
 
 def _table(system: Row, run: Run) -> pa.Table:
-    """What was measured of each query."""
+    """Read the measures of each query."""
     run.store.fetch([system.metrics], PER_QUERY_FILE)
     return pq.read_table(run.store.path(system.metrics) / PER_QUERY_FILE)
 
@@ -222,7 +222,7 @@ def _steps(difference: Differences) -> Json:
 
 
 def _costs(first: Run, second: Run) -> list[Json]:
-    """The seconds of the steps of each part of both runs, and of all."""
+    """Sum the seconds of each part's steps in both runs, and of all steps."""
     spent: list[dict[str, float]] = []
     for run in (first, second):
         parts: dict[str, float] = {}
@@ -261,5 +261,5 @@ def _same(first_seeds: dict[int, Row], second_seeds: dict[int, Row], first: Run,
 
 
 def _pair(first: Run, second: Run, both: Sequence[Place]) -> tuple[str, str] | None:
-    """The systems that the reader sees first: the last that both have and that are not the same."""
+    """Return the pair that the reader sees first: the last system that both runs have and that differs."""
     return (f"{both[-1][0]}, {second.name}", f"{both[-1][0]}, {first.name}") if both else None

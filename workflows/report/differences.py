@@ -1,4 +1,4 @@
-"""What differs between two runs, and where it began: the configs, the steps, and the artifacts of the same steps."""
+"""Differences between two runs, and where they began: the configs, the steps, and the artifacts of the same steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparring.workflows.store.comparison import DIFFERS, files_apart
 from sparring.workflows.store.dag import Step, canonical, graph
 
 SHOWN = 6
-"""Steps and files that are named; of more a count is given."""
+"""Number of steps and files that are named. The rest are counted."""
 
 Change = tuple[str, Any, Any]
 """A key with its values in the first and in the second run."""
@@ -32,13 +32,13 @@ ABSENT = Absent()
 
 @dataclass(frozen=True)
 class Differences:
-    """Of two runs, in the order of the second's steps."""
+    """Differences between two runs, in the order of the second run's steps."""
 
     config: list[Change]
     same: list[Step]
     """Steps with the same identity."""
     began: list[tuple[Step, list[Change]]]
-    """Steps that differ although all that they stand on is the same, with what differs of their inputs."""
+    """Steps that differ although all steps before them are the same, with the inputs that differ."""
     followed: list[Step]
     """Steps that differ because others do."""
     removed: list[Step]
@@ -46,9 +46,9 @@ class Differences:
     apart: list[tuple[Step, list[str]]]
     """Steps with the same identity whose artifacts differ, in the order of the graph, with the files that do."""
     shared: int
-    """How many of the same steps are finished and one artifact, in one place, of both runs."""
+    """Number of the same steps that are finished and whose artifact both runs share."""
     compared: int
-    """Artifacts of the same steps that lie in two places, and were compared."""
+    """Number of artifacts of the same steps that lie in two places and were compared."""
 
 
 def differences(first: Run, second: Run) -> Differences:
@@ -90,7 +90,7 @@ def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Change]
 
 
 def text_of(value: Any) -> str:
-    """A config's value as one line."""
+    """Write a config's value on one line."""
     return value if isinstance(value, str) else repr(value) if isinstance(value, Absent) else json.dumps(value)
 
 
@@ -112,7 +112,7 @@ def _config(run: Run) -> dict[str, Any]:
 
 
 def _inputs(before: Step | None, after: Step) -> list[Change]:
-    """What differs of a step's inputs from those of the step with the same label."""
+    """List the inputs of a step that differ from those of the step with the same label."""
     return [] if before is None else changes(_identity(before), _identity(after))
 
 
@@ -175,7 +175,7 @@ def _are(count: int) -> str:
 
 
 def _by_part(keys: list[str]) -> str:
-    """Keys by the part of a config that they are in.
+    """Group keys by the part of the config that they are in.
 
     >>> _by_part(["rounds", "game.mine.depth", "game.train.updates"])
     'rounds, game (2 keys)'

@@ -1,4 +1,4 @@
-"""What a paper's table may have beside means of measures, as means without an interval."""
+"""Numbers of a paper's table other than means of measures, written as means without an interval."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
@@ -79,7 +79,7 @@ def _indexes(systems: Sequence[Row], store: Store) -> Iterator[Json]:
 
 
 def _costs(costs: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
-    """Of systems whose steps are all finished (Chuang et al., 2023, Table 3.11)."""
+    """Yield the costs of systems whose steps are all finished (Chuang et al., 2023, Table 3.11)."""
     for cost in costs_of(costs, store, rows):
         yield _number(cost["system"], None, "hours to index", cost["build"] / HOUR)
         yield _number(cost["system"], None, INDEX, cost["bytes"] / GB)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparring.components.evaluation.result_table import CLEAR, p_number, p_text, unsigned
+from sparring.components.evaluation.result_table import p_number, p_text, unsigned
 from sparring.components.files import replacing
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows.quantities import duration, size
@@ -39,13 +39,13 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
     }
     environment.filters |= numbers
     config = yaml_text(page["config"])
-    text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
+    text = environment.get_template(template).render(**{**page, "config": config}, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def templates(*more: Path) -> "Environment":
-    """The templates of the report, and those of other folders that build on them."""
+    """Load the templates of the report, and those of other folders that extend them."""
     import jinja2
 
     return jinja2.Environment(
@@ -58,7 +58,7 @@ def templates(*more: Path) -> "Environment":
 
 
 def drawing(svg: str) -> "Markup":
-    """An SVG drawing that a template puts in as it is: `components.charts` escape the texts in it."""
+    """Mark an SVG drawing as safe for a template. `components.charts` escapes the texts in it."""
     from markupsafe import Markup
 
     return Markup(svg)

@@ -15,7 +15,7 @@ from sparring.workflows.store.store import RECORD, Store
 
 @dataclass(frozen=True)
 class Run:
-    """An experiment, what a reader calls it, and the store that has its artifacts."""
+    """An experiment with its display name and the store of its artifacts."""
 
     name: str
     experiment: Experiment
@@ -23,7 +23,7 @@ class Run:
 
     @property
     def folder(self) -> RunFolder:
-        """Its folder."""
+        """Folder of the run."""
         return RunFolder(self.experiment, self.store)
 
 

@@ -148,7 +148,7 @@ def where(steps: Sequence[Json], seconds: float, waited: float = 0.0) -> str:
 
 
 def _floors(steps: Sequence[Json]) -> str:
-    """How near each kind of model work came to the roofline."""
+    """Distance of each kind of model work from the roofline."""
     kinds = dict.fromkeys(step["models"] for step in steps if step["models"])
     shares = {kind: share_of_roofline([step for step in steps if step["models"] == kind]) for kind in kinds}
     return ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items() if share is not None)

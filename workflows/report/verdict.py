@@ -62,17 +62,17 @@ class Comparison:
     """`better`, `worse` or `no clear difference`."""
     queries: int
     sample_factor: float | None = None
-    """How many times as many queries would make a difference of this size clear. None if it is clear, or if no number
+    """Factor of queries at which a difference of this size would be clear. None if it is clear, or if no number
     would do."""
     baseline_is_cheaper: bool = False
-    """Whether a query costs the baseline less."""
+    """True if a query costs the baseline less."""
     only_system_trained: bool = False
-    """Whether the system was trained and the baseline was not."""
+    """True if the system was trained and the baseline was not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a run says: `sentences` in words, and the numbers behind them."""
+    """The verdict of a run: `sentences` in words, and the numbers behind them."""
 
     system: str
     """System that the numbers are of: the one to deploy, or else the system of the main comparison."""
@@ -82,7 +82,7 @@ class Verdict:
     """System that the selection queries chose. `search` and `export` use it by default. It differs from `deploy` only
     if it is clearly worse on the measured queries."""
     trained: bool = False
-    """Whether the system was trained."""
+    """True if the system was trained."""
     collection: str
     split: str
     measure: str
@@ -138,7 +138,7 @@ class Verdict:
 
     @property
     def details(self) -> list[str]:
-        """How the systems were chosen, what was trained, and where to read on."""
+        """Notes on the choice of systems, on the trainings, and on further reading."""
         compared, name = self.comparison, self.system
         lines = [self._chosen]
         named = {name, *((compared.system, compared.baseline) if compared else ())}
@@ -159,7 +159,7 @@ class Verdict:
 
     @property
     def _pays(self) -> bool:
-        """Whether the system to deploy is clearly better than its baseline."""
+        """True if the system to deploy is clearly better than its baseline."""
         return (
             self.comparison is not None
             and self.comparison.outcome == BETTER

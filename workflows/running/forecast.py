@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def over(self) -> bool:
-        """Whether every estimated step is done."""
+        """True if every estimated step is done."""
         return not self._remaining
 
     @property

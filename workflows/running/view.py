@@ -1,4 +1,4 @@
-"""What a person sees of a run: on a terminal its phases with a bar for each running step, elsewhere plain lines."""
+"""Display of a run: on a terminal its phases with a bar for each running step, elsewhere plain lines."""
 
 import os
 import shutil
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm.std import Bar  # type: ignore[attr-defined]  # types-tqdm lacks it
+from tqdm import tqdm
 from tqdm.utils import disp_len, disp_trim
 
 from sparring.workflows.quantities import between, duration
 from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.running.polling import repeated
 from sparring.workflows.store.dag import Step
-from sparring.workflows.store.progress import PROGRESS, describe, read_progress
+from sparring.workflows.store.progress import PROGRESS, read_progress
 
 STARTED, FIRST, LONGEST = 2.0, 15.0, 120.0
 """In plain lines: seconds after which a line says that a step is running, and how far it is. Further lines follow
@@ -93,8 +93,8 @@ class ProgressView:
         with self._lock:
             running = self._running[title]
             running.holder = ""
-            if before := describe(running.out):
-                self._write(f"{title}: stopped before at {before}; work that was not saved by then is repeated\n")
+            if state := read_progress(running.out):
+                self._write(f"{self._name(running)}: stopped before at {units(state)}; unsaved work is repeated\n")
         (running.out / PROGRESS).unlink(missing_ok=True)
 
     def done(
@@ -140,6 +140,10 @@ class ProgressView:
     def _fail(self, node: Step) -> None:
         """Note that a step failed or was interrupted."""
 
+    def _name(self, running: Running) -> str:
+        """Return what a line about a step begins with."""
+        return running.title
+
     def _say(self, text: str) -> None:
         """Print a line that a view of phases does not need."""
         self._write(f"{text}\n")
@@ -167,7 +171,7 @@ class Phase:
 
     @property
     def begun(self) -> bool:
-        """Whether a step has begun."""
+        """True if a step has begun."""
         return bool(self.finished or self.running or self.stopped)
 
     def begin(self) -> None:
@@ -281,6 +285,10 @@ class PhasesView(ProgressView):
         self._phases[node.phase].end()
         self._phases[node.phase].stopped.append(node.label)
 
+    def _name(self, running: Running) -> str:
+        """Return the label, indented as a phase's name."""
+        return f"  {running.node.label}"
+
     def _say(self, text: str) -> None:
         """Print nothing: the running step's line names the other driver."""
 
@@ -362,7 +370,7 @@ def columns() -> int:
 
 def marks() -> dict[str, tuple[str, int]]:
     """Return each state's mark and colour, in characters that the terminal has."""
-    done, running, failed = "✓▸✗" if has_blocks() else "+>!"
+    done, running, failed = ("✓", "▸", "✗") if has_blocks() else ("+", ">", "!")
     return {"done": (done, 32), "running": (running, 36), "failed": (failed, 31), "": (" ", 0)}
 
 
@@ -378,8 +386,7 @@ def bar(title: str, state: dict[str, Any] | None, seconds: float, width: int) ->
     """Format a running step's progress in one line: bar, count, rate, time left and note, as far as they fit."""
     if state is None:
         return disp_trim(f"{title}  {duration(seconds)}", width)
-    total = state["total"]
-    count = f"{state['done']:,}{f'/{total:,}' if total is not None else ''} {state['unit']}"
+    count, total = units(state), state["total"]
     rate, time_left = rate_and_time_left(state)
     for parts in (
         (count, rate, time_left, state["note"]),
@@ -394,10 +401,25 @@ def bar(title: str, state: dict[str, Any] | None, seconds: float, width: int) ->
             return f"{name}  {text}"
         if total and room >= BAR // 3:
             share, length = min(1.0, state["done"] / total), min(room, BAR)
-            charset, empty = (Bar.UTF, "░") if has_blocks() else (Bar.ASCII, "-")
-            drawn = format(Bar(share, default_len=length, charset=charset)).replace(" ", empty)
-            return f"{name}  {drawn}  {share:4.0%}  {text}"
+            return f"{name}  {drawn(share, length)}  {share:4.0%}  {text}"
     return disp_trim(f"{title}  {count}", width)
+
+
+def drawn(share: float, length: int) -> str:
+    """Draw a bar that is filled by a share.
+
+    >>> drawn(0.5, 8)
+    '████░░░░'
+    """
+    blocks = has_blocks()
+    text = tqdm.format_meter(share, 1.0, 0.0, ncols=length, bar_format="{bar}", ascii=not blocks)
+    return text.replace(" ", "░" if blocks else "-")
+
+
+def units(state: dict[str, Any]) -> str:
+    """`18/900 updates`, or `7 records` if nobody knows how many there are."""
+    total = f"/{state['total']:,}" if state["total"] is not None else ""
+    return f"{state['done']:,}{total} {state['unit']}"
 
 
 def rate_and_time_left(state: dict[str, Any]) -> tuple[str, str]:
@@ -427,9 +449,8 @@ def line(title: str, state: dict[str, Any] | None, seconds: float) -> str:
     """
     if state is None:
         return f"{title}: running for {duration(seconds)}"
-    total = f"/{state['total']:,}" if state["total"] is not None else ""
     resumed = f"resumed at {state['first']:,}" if state["first"] else ""
-    parts = [f"{state['done']:,}{total} {state['unit']}", *rate_and_time_left(state), resumed, state["note"]]
+    parts = [units(state), *rate_and_time_left(state), resumed, state["note"]]
     return f"{title}: {', '.join(filter(None, parts))}"
 
 

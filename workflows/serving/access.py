@@ -1,4 +1,4 @@
-"""Who may ask the service and how much: what stands before its paths."""
+"""Access control of the service: tokens, hosts and limits of requests."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class About:
-    """What the page says of what it searches."""
+class Summary:
+    """Description of a service's systems, for its page."""
 
     name: str
     """Name of the run, or of the exported system."""
@@ -74,10 +74,10 @@ class Answering:
         default: str,
         left_out: Mapping[str, str],
         metrics: Metrics,
-        about: About,
+        summary: Summary,
     ) -> None:
         self.systems, self.documents, self.default, self.left_out = systems, documents, default, left_out
-        self.metrics, self.about = metrics, about
+        self.metrics, self.summary = metrics, summary
         # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
         self._worker = ThreadPoolExecutor(1, "search")
         self._waiting: list[Waiting] = []
@@ -86,10 +86,10 @@ class Answering:
     def described(self) -> Systems:
         """Describe the systems."""
         return Systems(
-            name=self.about.name,
-            collection=self.about.collection,
-            examples=list(self.about.examples),
-            systems=[_described(name, system, self.about.low.get(name)) for name, system in self.systems.items()],
+            name=self.summary.name,
+            collection=self.summary.collection,
+            examples=list(self.summary.examples),
+            systems=[_described(name, system, self.summary.low.get(name)) for name, system in self.systems.items()],
             default=self.default,
             left_out=dict(self.left_out),
             limits=LIMITS,

@@ -97,7 +97,7 @@ def application(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Whether the service is well, and what it serves."""
+        """Health of the service, and the identity of its systems."""
         return {"status": "ok", **facts}
 
     @app.get("/metrics", response_class=PlainTextResponse)

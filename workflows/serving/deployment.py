@@ -44,7 +44,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where this machine itself reaches it."""
+        """Address at which this machine reaches the service."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 

@@ -22,7 +22,7 @@ UNJUDGED = "unjudged"
 
 
 class Added(NamedTuple):
-    """What the marks change."""
+    """Changes that the marks make."""
 
     queries: int
     """New queries."""

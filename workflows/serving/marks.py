@@ -1,4 +1,4 @@
-"""What people marked right or wrong in the service: a file that only grows, judgements, and collections with them."""
+"""Marks of right and wrong documents: an append-only file, judgements made of it, and collections with these."""
 
 from __future__ import annotations
 

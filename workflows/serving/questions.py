@@ -1,4 +1,4 @@
-"""What the service is asked and what it answers, as its JSON has it, with the limits of both."""
+"""Requests and responses of the service as its JSON has them, with their limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from sparring.components.systems.system import QUERY_CHARACTERS, Hit, Seconds
 
 QUERIES = 64
-"""Of one request."""
+"""Most queries of one request."""
 DOCUMENTS = 100
-"""For one query."""
+"""Most documents of one query's response."""
 BODY_BYTES = 2**20
-"""Of one request."""
+"""Most bytes of one request."""
 
 Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUERY_CHARACTERS)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
@@ -83,7 +83,7 @@ class Reading(BaseModel):
 
 
 class Result(BaseModel):
-    """What one query has found."""
+    """Response to one query."""
 
     query: str
     """Its text."""
@@ -95,12 +95,12 @@ class Result(BaseModel):
 
 
 class Answer(BaseModel):
-    """What the queries of a question have found."""
+    """Response to all queries of a question."""
 
     system: str
     results: list[Result]
     seconds: dict[str, float]
-    """How long the parts took, one after another: `wait` (for earlier questions), `encode` (tokenise too), `search`,
+    """Seconds of the parts, one after another: `wait` (for earlier questions), `encode` (tokenise too), `search`,
     `bm25` (what was waited for it beside the retriever), `expand`, `fuse`, `rank`, `text`, `read`."""
     together: int
     """Queries that were answered at the same time, those of other requests included."""
@@ -146,7 +146,7 @@ class Problem(BaseModel):
 
 
 class Mark(Strict):
-    """What somebody thinks of a document for a query."""
+    """A person's mark of a document for a query."""
 
     query: Query
     doc_id: Identifier

@@ -1,4 +1,4 @@
-"""What a service serves: the systems of a run, or the one of an exported folder."""
+"""A service: the systems of a run, or the system of an exported folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparring.components.systems.documents import Documents
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
-from sparring.workflows.serving.answering import About, Answering
+from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.running import identity, identity_of_folder
 from sparring.workflows.store import object_store
@@ -27,26 +27,26 @@ from sparring.workflows.systems import deployable, library
 from sparring.workflows.systems.rows import Outcome
 
 EXAMPLES, EXAMPLE_CHARACTERS = 5, 100
-"""How many queries the page proposes, and the length of the longest."""
+"""Number of queries that the page proposes, and the length of the longest."""
 LOW, FEWEST = 0.05, 20
 """The share of queries whose best scores are called low, and the fewest queries that tell."""
 
 
 class Checked(NamedTuple):
-    """What is known of a service before anything is opened."""
+    """Description of a service before anything is opened."""
 
     systems: list[str]
     default: str
     left_out: Mapping[str, str]
     identity: str
-    """Of what is served: the same wherever the same is read."""
+    """Identity of the served systems. Equal for equal files."""
     folder: Path
-    """Where its file and its marks lie."""
+    """Folder of the service's file and its marks."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What is served, in words that any process can open it by."""
+    """Description from which any process can open the service."""
 
     config: Path
     """An experiment, or the folder of a system."""
@@ -72,18 +72,18 @@ class Served:
     def open(self) -> Answering:
         """Open all models and indexes. This takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
-        opened, documents, about = self._open_folder() if loading.is_system(self.config) else self._open_run()
-        return Answering(opened, documents, checked.default, checked.left_out, metrics, about)
+        opened, documents, summary = self._open_folder() if loading.is_system(self.config) else self._open_run()
+        return Answering(opened, documents, checked.default, checked.left_out, metrics, summary)
 
-    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents, About]:
+    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents, Summary]:
         experiment, store, plans, _ = self._plans()
         opened = library.Library(store, threads=self.threads, models=lambda: self.models, resident=True)
         systems = {name: opened.system(plan) for name, plan in plans.items()}
-        return systems, opened.documents(experiment.outcome.data), about(experiment, store, plans)
+        return systems, opened.documents(experiment.outcome.data), summarise(experiment, store, plans)
 
-    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents, About]:
+    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents, Summary]:
         system = LoadedSystem.load(self.config, threads=self.threads, models=lambda: self.models)
-        return {system.config.name: system}, system.documents, About(system.config.name)
+        return {system.config.name: system}, system.documents, Summary(system.config.name)
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:
         experiment = loading.read(self.config, list(self.assignments), self.runs, self.store)
@@ -107,24 +107,24 @@ class Served:
         return Checked([name], name, {}, identity_of_folder(self.config), self.config)
 
 
-def about(experiment: Experiment, store: Store, names: Collection[str]) -> About:
-    """Say what the systems of these names search, with queries to begin with and the scores that are low."""
+def summarise(experiment: Experiment, store: Store, names: Collection[str]) -> Summary:
+    """Summarise a run: its collection, queries to begin with, and low scores of the systems of these names."""
     outcome = experiment.outcome
     store.fetch([outcome.data], "queries.parquet")
-    path, split = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
-    queries = read(path, QUERIES, columns=["text"], filters=split)["text"].to_pylist()
+    path, filters = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
+    queries = read(path, QUERIES, columns=["text"], filters=filters)["text"].to_pylist()
     texts = (text for text in queries if len(text) <= EXAMPLE_CHARACTERS)
-    return About(
+    return Summary(
         experiment.name,
-        outcome.rows[-1].collection if outcome.rows else "",
+        next((row.collection for row in outcome.ranked.values()), ""),
         list(islice(texts, EXAMPLES)),
         {name: score for name in names if (score := low_score(outcome, store, name)) is not None},
     )
 
 
 def low_score(outcome: Outcome, store: Store, name: str) -> float | None:
-    """Return the best score that 95 % of the queries by which the run chose a system exceed with a system. None if the
-    run did not choose among this system and others, or by too few queries."""
+    """Return the score below which a system's best score is low: 95 % of the dev queries had a higher one. None if the
+    run did not choose between this system and others, or by too few queries."""
     selection, row = outcome.results.inputs.get("selection"), outcome.ranked.get(name)
     entries = selection.inputs["systems"] if isinstance(selection, Step) else []
     for entry in entries:

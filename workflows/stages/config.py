@@ -32,7 +32,7 @@ class Default(NamedTuple):
     value: Any
     reason: str
     guessed: bool = False
-    """Whether it was chosen without reading the collection's files."""
+    """True if it was chosen without reading the collection's files."""
 
 
 class LexicalConfig(Config):
@@ -130,7 +130,7 @@ class DifferenceKeys(Config):
     tower."""
 
     difference: DifferenceConfig | None = None
-    """How texts are edited, and what is predicted about the edits. If null, nothing is predicted."""
+    """Edits of texts, and the prediction about them. If null, nothing is predicted."""
     generator: GeneratorPhase | None = None
     """Generator that edits texts. Null without `difference`, or if the edits need no generator."""
 

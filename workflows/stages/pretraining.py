@@ -57,7 +57,7 @@ class PretrainingPhase(Config):
     augmentation: AugmentationConfig | None = None
     """Edited copies of the texts as further examples. If null, there are none."""
     difference: DifferenceConfig | None = None
-    """How texts are edited, and what is predicted about the edits. If null, DiffCSE's defaults."""
+    """Edits of texts, and the prediction about them. If null, DiffCSE's defaults."""
     masking: MaskedLanguageModelingConfig | None = Field(None, exclude_if=lambda masking: masking is None)
     """Masked language modelling in addition to SimCSE, with a loss over `masked`. Gao et al. (2021) use weight .1 and
     `{rate: 0.15, unit: tokens, masked_as: bert, average: tokens}`. If null, there is none."""

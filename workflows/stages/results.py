@@ -20,7 +20,7 @@ from sparring.workflows.systems.system import System
 
 @dataclass
 class Results:
-    """What was measured on one collection: one entry a system and seed."""
+    """Measures on one collection: one entry per system and seed."""
 
     collection: Collection
     config: CollectionConfig

@@ -1,4 +1,4 @@
-"""What a retriever of a collection retrieves, alone, with BM25, and reranked by neighbours."""
+"""Rankings of a collection's retriever: alone, with BM25, and reranked by neighbours."""
 
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.workflows.stages.collection import Collection

@@ -36,7 +36,7 @@ class LabelledSet(Config):
 
     data: AnyLabelledSource
     averaged: bool = True
-    """Whether the set counts in the average. A development set does not."""
+    """True if the set counts in the average. A development set does not."""
 
 
 class RatedPairs(LabelledSet):

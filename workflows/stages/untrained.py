@@ -21,7 +21,7 @@ FUSIONS = {"reciprocal": FusionConfig(how="reciprocal"), "interpolated": INTERPO
 
 @in_phase(UNTRAINED)
 def start_retrieval(collection: Collection, start: Model, config: CollectionConfig) -> Dense:
-    """What the start model retrieves, as the recipe trains from it."""
+    """Rankings of the start model from which the recipe trains."""
     return refresh("start", collection, start, config)
 
 

@@ -13,7 +13,7 @@ from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts, read
 from sparring.components.files import remove, replacing
 from sparring.components.retrieval import lucene
-from sparring.components.retrieval.kinds.lexical import Lexical, LuceneIndex, about
+from sparring.components.retrieval.kinds.lexical import Lexical, LuceneIndex, read_details
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 from sparring.workflows.distributed.indexing import build_index_files
 from sparring.workflows.distributed.java import InChild
@@ -43,7 +43,7 @@ def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndex
     analysis = AnalyzerConfig(**config.model_dump(include=set(AnalyzerConfig.model_fields)))
     index = LuceneIndex(analysis, vectors=isinstance(config, VectorIndexConfig))
     build_index_files(out, machine, kind="lexical", documents=data, index=index)
-    return about(out / lucene.INDEX)
+    return read_details(out / lucene.INDEX)
 
 
 def _refuses(data: Path, splits: list[str], k: int) -> None:

@@ -48,7 +48,7 @@ class Dense(System):
     encode: EncodeConfig
     search: SearchConfig
     is_variant: bool = False
-    """Whether it searches the vectors of another row in another way. Such a system is not the run's retriever."""
+    """True if it searches the vectors of another row in another way. Such a system is not the run's retriever."""
     size: str = ""
     """Ending of its rankings' names, which tells it from other searches of the same vectors."""
 
@@ -62,7 +62,7 @@ class Dense(System):
 
     @property
     def has_vectors(self) -> bool:
-        """Whether its embedding space can be analysed in a row of its own."""
+        """True if its embedding space can be analysed in a separate row."""
         return not self.is_variant and self.model.kind == DEFAULT
 
     @property

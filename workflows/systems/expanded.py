@@ -34,13 +34,13 @@ class Generator:
     seed: Sequence[int | str]
     """Beginning of the keys of random choices. A query's id follows."""
     relevance: RelevanceConfig | None = None
-    """How expansions are sampled from feedback documents. If None, a language model writes them."""
+    """Sampling of expansions from feedback documents. If None, a language model writes them."""
     writer: Step | None = None
     """The language model."""
     generate: GenerateConfig | None = None
-    """How the language model writes."""
+    """Options of the language model's writing."""
     question: bool = False
-    """Whether the query without an expansion is a candidate too."""
+    """True if the query without an expansion is a candidate too."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class QueryReranker:
     precision: Literal["bf16", "fp32", "int8"]
     template: Literal["paper", "released"]
     passage: bool
-    """Whether it reads the first document that the expansion retrieves."""
+    """True if it reads the first document that the expansion retrieves."""
 
     def described(self, folder: str) -> QueryRerankerConfig:
         """Describe it as `system.json` does, in a folder."""
@@ -82,7 +82,7 @@ class Expanded(System):
     most: int = 1
     """Number of chosen expansions whose rankings are fused."""
     fusion: FusionConfig | None = None
-    """How rankings of several expansions of a query are fused."""
+    """Fusion of the rankings of a query's expansions."""
 
     stage = "expansion"
     expense = 4

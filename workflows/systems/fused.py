@@ -30,7 +30,7 @@ class Fused(System):
     """Split and measure that choose the numbers. If None, `fusion` is used. Each half of that split's queries is fused
     with the numbers that are best for the other half."""
     with_split: bool = True
-    """Whether labels of steps name the split."""
+    """True if labels of steps name the split."""
 
     stage = "fusion"
     expense = 2
@@ -42,7 +42,7 @@ class Fused(System):
 
     @property
     def is_lexical(self) -> bool:
-        """Whether all parts' scores are BM25's."""
+        """True if all parts' scores are BM25's."""
         return all(part.is_lexical for part in self.systems)
 
     @property

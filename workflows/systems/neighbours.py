@@ -33,7 +33,7 @@ class ByNeighbours(System):
     """Split that chooses the numbers for all splits. If None, each split has numbers of its own, chosen by the queries
     of `config.split` or by cross-validation."""
     with_split: bool = True
-    """Whether labels of steps name the split."""
+    """True if labels of steps name the split."""
 
     stage = "neighbours"
     expense = 3

@@ -44,7 +44,7 @@ class Reranked(System):
     fit_on: str | None = None
     """Split that fits the weights and decides on gates."""
     with_split: bool = True
-    """Whether labels of steps name the split."""
+    """True if labels of steps name the split."""
 
     stage = "ranker"
     expense = 4

@@ -39,13 +39,13 @@ class Row:
     encoder: Dense | None = None
     """The retriever whose vectors were measured, if no ranking was."""
     answers: AnswerConfig | None = None
-    """How answers are looked for in documents, if a measure asks for them."""
+    """Way to look for answers in documents, if a measure asks for them."""
     analysis: Step | None = None
     """The step that analysed its embedding space."""
     queries: int | None = None
     """Size of the sample of judged queries that was measured. If None, all were."""
     oracle: bool = False
-    """Whether it uses the judgements, so that nobody can deploy it."""
+    """True if it uses the judgements, so that nobody can deploy it."""
 
     @property
     def retriever(self) -> Dense | None:
@@ -65,11 +65,11 @@ class Row:
 
     @property
     def trained(self) -> bool:
-        """Whether a training made any part of it."""
+        """True if a training made any part of it."""
         return any(node.description.models == "training" for node in self._made)
 
     def learns_from(self, split: str) -> bool:
-        """Whether a training of any part of it saw a split's queries."""
+        """True if a training of any part of it saw a split's queries."""
         trainings = [node for node in self._made if node.description.models == "training"]
         return any(node.inputs.get("split") == split for node in graph(trainings))
 

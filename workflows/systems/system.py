@@ -45,7 +45,7 @@ class Cost:
     """Steps that a system needs once for the collection and for each query (Chuang et al., 2023, Table 3.11)."""
 
     index: tuple[Step, ...] = ()
-    """What is built once for the collection."""
+    """Steps that build the index, once for the collection."""
     expand: tuple[TimeSpent, ...] = ()
     retrieve: tuple[TimeSpent, ...] = ()
     rerank: tuple[TimeSpent, ...] = ()
@@ -54,7 +54,7 @@ class Cost:
 
     @property
     def searched(self) -> list[Step]:
-        """What a query is looked up in: the steps of `index` from which no other one is made."""
+        """Index that a query searches: the steps of `index` from which no other step is made."""
         made_from = {before.fingerprint for node in self.index for before in node.upstream}
         return [node for node in self.index if node.fingerprint not in made_from]
 
@@ -86,7 +86,7 @@ class System(ABC):
     stage: ClassVar[str] = ""
     """Name of its stage in a deployment, and of its scores. Empty if it cannot be deployed."""
     expense: ClassVar[int] = 0
-    """How expensive a query is, as a rank among kinds of systems: BM25 0, with feedback 1, a retriever or a fusion 2,
+    """Cost of a query, as a rank among kinds of systems: BM25 0, with feedback 1, a retriever or a fusion 2,
     neighbours 3, a ranker 4."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class System(ABC):
 
     @property
     def is_lexical(self) -> bool:
-        """Whether its scores are BM25's, in which 0 means that no word is shared."""
+        """True if its scores are BM25's, in which 0 means that no word is shared."""
         return False
 
     @property
@@ -186,9 +186,9 @@ class Computed(System):
     only: str | None = None
     """The only split that can be ranked. If None, all can."""
     lexical: bool = False
-    """Whether its scores are BM25's."""
+    """True if its scores are BM25's."""
     is_imported: bool = False
-    """Whether its ranking comes from a file: nobody knows what it costs."""
+    """True if its ranking comes from a file, so that its cost is unknown."""
 
     def ranking(self, split: str) -> Step:
         """Return the recipe's step."""
@@ -200,7 +200,7 @@ class Computed(System):
 
     @property
     def is_lexical(self) -> bool:
-        """Whether its scores are BM25's."""
+        """True if its scores are BM25's."""
         return self.lexical
 
     def covers(self, split: str) -> bool:

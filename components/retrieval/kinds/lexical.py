@@ -29,7 +29,7 @@ BLANK = "".join(map(chr, range(33)))
 
 @dataclass(frozen=True)
 class LuceneIndex:
-    """How a Lucene index is built."""
+    """Options for building a Lucene index."""
 
     analysis: AnalyzerConfig
     vectors: bool = False
@@ -99,8 +99,8 @@ class Lexical(IndexKind):
             indexed = len(searcher)
         if not indexed == added == total - blank:
             raise RuntimeError(f"Lucene indexed {indexed} of {total - blank} documents; its messages are in the log")
-        about = {"documents": total, "blank": blank, "analysis": index.analysis.model_dump(mode="json")}
-        write_json(path / ABOUT, about)
+        details = {"documents": total, "blank": blank, "analysis": index.analysis.model_dump(mode="json")}
+        write_json(path / ABOUT, details)
 
     def open_index(
         self,
@@ -113,14 +113,14 @@ class Lexical(IndexKind):
     ) -> Searcher:
         """Open an index. Java starts in this process. If `analysis` is None, the index says how it was analyzed."""
         if analysis is None:
-            analysis = AnalyzerConfig.model_validate(about(path)["analysis"])
+            analysis = AnalyzerConfig.model_validate(read_details(path)["analysis"])
         searcher = Searcher(path, analysis, k1=config.k1, b=config.b, threads=threads)
         if rm3 is not None:
             searcher.feed_back(**rm3.model_dump())
         return searcher
 
 
-def about(path: Path) -> dict[str, Any]:
+def read_details(path: Path) -> dict[str, Any]:
     """Read what `build_index` wrote about an index: `documents`, `blank` and `analysis`."""
     return read_json(path / ABOUT)
 

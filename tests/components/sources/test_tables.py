@@ -298,7 +298,7 @@ def test_a_declared_table_without_rows_is_refused(tmp_path: Path, content: str) 
     write(tmp_path / "asked.csv", "query_id,text", "1,one?")
     (tmp_path / "none.csv").write_text(content)
     keys: dict[str, Any] = {"format": "tables", "path": str(tmp_path), "split": "train", "graded": False}
-    says = f"{tmp_path}/none.csv: there are no %s. Use a file with %s, or `%s: null`"
+    says = f"{tmp_path}/none.csv: there are no %s. Use a file with %s, or `%s: null`."
     with pytest.raises(UserError, match=f"^{re.escape(says.replace('%s', 'queries'))}$"):
         list(source(**keys, queries="none.csv").read_queries())
     with pytest.raises(UserError, match=f"^{re.escape(says.replace('%s', 'qrels'))}$"):

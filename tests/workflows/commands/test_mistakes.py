@@ -142,7 +142,7 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
             r"have none\. Use a loss over targets, ",
         ),
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
-        ("evaluate.select=train", r"evaluate\.select: systems learn from 'train'; accepted: another split, such"),
+        ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: .*beir, "),
     ],
 )

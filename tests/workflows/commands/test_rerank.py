@@ -92,11 +92,18 @@ def test_a_document_without_text_is_named(played: Place, tmp_path: Path, said: S
     assert not (tmp_path / "out.trec").exists()
 
 
+def test_an_empty_run_file_is_refused(played: Place, tmp_path: Path, said: Said) -> None:
+    (tmp_path / "empty.trec").write_text("")
+    words = ["--ranking", str(tmp_path / "empty.trec"), *tables(played), "-o", str(tmp_path / "out.trec")]
+    assert played("rerank", *words) == 2
+    assert "empty.trec: it ranks no documents. Give a run file with rows.\n" in said()[1]
+
+
 def test_two_texts_with_one_id_are_refused(played: Place, tmp_path: Path, said: Said) -> None:
     (tmp_path / "documents.csv").write_text("_id,text\nd1,a\nd1,b\n")
     ranking = tmp_path / "ranking.trec"
     ranking.write_text("q1 Q0 d1 1 2.0 x\n")
-    queries, _, *_ = tables(played)[1:]
+    queries = tables(played)[1]
     words = ["--ranking", str(ranking), "--queries", queries, "--documents", str(tmp_path / "documents.csv")]
     assert played("rerank", *words, "-o", str(tmp_path / "out.trec"), *RANKER) == 2
     assert "two texts have the id 'd1'. Give each its own id." in said()[1]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sparring.components.evaluation.averages import AVERAGE
 from sparring.components.evaluation.result_table import BETTER, UNCLEAR, WORSE
 from sparring.components.evaluation.selection import leading
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, sample_factor
@@ -243,3 +245,36 @@ def test_values_are_those_on_the_queries_of_both() -> None:
     refuted = verdict_of(metrics)
     assert refuted is not None
     assert (refuted.deploy, refuted.chosen, refuted.system, refuted.value) == ("BM25", "ranker", "BM25", 0.4)
+
+
+def test_rows_say_what_was_trained_and_what_a_query_costs() -> None:
+    def mean(system: str, value: float, collection: str) -> dict[str, Any]:
+        place = {"collection": collection, "split": "all", "measure": "RR@10", "queries": 60}
+        return {**place, "system": system, "value": value, "low": value - 0.1, "high": value + 0.1, "over": ["c", "d"]}
+
+    def entry(collection: str) -> dict[str, Any]:
+        pair = {"system": "retriever", "baseline": "BM25", "collection": collection, "split": "all", "seeds": [1]}
+        numbers = {"measure": "RR@10", "difference": 0.05, "low": -0.05, "high": 0.15, "queries": 60}
+        return {**pair, **numbers, "p": 0.3, "p_holm": 0.3, "test": THIS_TRAINING}
+
+    systems = [
+        SimpleNamespace(name="BM25", trained=False, system=SimpleNamespace(expense=0)),
+        SimpleNamespace(name="retriever", trained=True, system=SimpleNamespace(expense=2)),
+    ]
+    pair = {"system": "retriever", "baseline": "BM25"}
+    means = [mean("BM25", 0.5, AVERAGE), mean("retriever", 0.55, AVERAGE), mean("retriever", 0.9, "c")]
+    metrics = {
+        "rows": [{**row, "seed": 1} for row in means],
+        "means": means,
+        "comparisons": [entry("c"), entry(AVERAGE)],
+        "leading": {**leading(None, [pair]), "selected_on": "dev", "queries": 1200},
+    }
+    verdict = verdict_of(metrics, systems)
+    assert verdict is not None
+    assert verdict.sentences == [
+        "The best trained system is retriever. RR@10 .550 [.450, .650] on average over 2 collections with 60 queries.",
+        "That is not clearly better than BM25 (.500, p = .30), which is cheaper and needs no training.",
+        "A difference of this size would be clear with about 490 queries.",
+    ]
+    assert verdict.details == ["The compared systems were chosen on the 1,200 dev queries."]
+    assert verdict.anything_trained

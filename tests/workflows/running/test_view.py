@@ -271,7 +271,7 @@ def test_the_view_stops_with_its_block(tmp_path: Path, nodes: list[Step], capsys
         work()
     assert threading.active_count() == before
     text = capsys.readouterr().err
-    assert text == "x: stopped before at 9/400 updates; work that was not saved by then is repeated\n"
+    assert text == "x: stopped before at 9/400 updates; unsaved work is repeated\n"
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -288,7 +288,7 @@ def test_what_another_driver_has_done_is_marked_as_its_own(
     assert read_progress(tmp_path / "vectors") is not None
     view.start("[1/3] vectors")
     text = capsys.readouterr().err
-    assert text.endswith("vectors: stopped before at 5/10 texts; work that was not saved by then is repeated\n")
+    assert text.endswith("vectors: stopped before at 5/10 texts; unsaved work is repeated\n")
     assert read_progress(tmp_path / "vectors") is None
     half_done(tmp_path / "again").joinpath(PROGRESS).rename(tmp_path / "vectors" / PROGRESS)
     clock.now = 200.0

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from sparring.components.data.tables import document_text
 from sparring.components.systems.reading import ReaderAnswer
 from sparring.workflows.serving.access import GONE, Application
-from sparring.workflows.serving.answering import TOGETHER, About, Answering, Arrival
+from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival, Summary
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -23,7 +23,7 @@ from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES,
 from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post, request
 
-ABOUT = About("demo", "letters", ["what is d03", "what is d04"], {"near": 0.5})
+SUMMARY = Summary("demo", "letters", ["what is d03", "what is d04"], {"near": 0.5})
 TOKEN = "a-token-of-sixteen-characters"
 
 
@@ -39,7 +39,7 @@ def made(folder: Path, **options: Any) -> Made:
     near, lists = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
     answering = Answering(
-        {"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics(), ABOUT
+        {"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics(), SUMMARY
     )
     marks = Marks(folder / "marks.jsonl")
     options = {"token": None, "loopback": True, **options}
@@ -147,7 +147,7 @@ def test_a_readers_answer_comes_with_the_documents(tmp_path: Path) -> None:
 
     reader = {"kind": "reader", "of": "dense", "passages": 3, "passage_tokens": 24, "new_tokens": 4}
     loaded, _ = asked.system("read", reads, dense=DENSE, reader=reader)
-    answering = Answering({"read": loaded}, loaded.documents, "read", {}, Metrics())
+    answering = Answering({"read": loaded}, loaded.documents, "read", {}, Metrics(), Summary("reader"))
     made = application(answering, Marks(tmp_path / "marks.jsonl"), facts={"identity": "x"}, token=None, loopback=True)
     said = post(made, "/search", {"queries": ["one", "four"], "k": 1})
     assert [result["answer"] for result in said.json["results"]] == [

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from sparring.components.systems.documents import InMemory
-from sparring.workflows.serving.answering import About, Answering
+from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.deployment import free_port
 from sparring.workflows.serving.marks import Marks
@@ -23,7 +23,7 @@ from tests.support.chromium import Browser
 pytestmark = pytest.mark.browser
 
 MARKUP = '<img src="x" onerror="document.title = 1"> <b>bold</b> &amp; letters'
-ABOUT = About("demo", "letters", ["<i>one</i>", "four letters"], {"near": 0.5, "words": 2.0})
+SUMMARY = Summary("demo", "letters", ["<i>one</i>", "four letters"], {"near": 0.5, "words": 2.0})
 """The systems' best score is 1: low for `words`."""
 
 
@@ -40,7 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setattr(asked, "documents", documents)
         near, _ = asked.system("near", dense=asked.DENSE)
         words, _ = asked.system("words", lexical=asked.LEXICAL)
-    answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), ABOUT)
+    answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), SUMMARY)
     marks = Marks(tmp_path_factory.mktemp("marks") / "marks.jsonl")
     served = application(answering, marks, facts={"identity": "x"}, token=None, loopback=True)
     port = free_port("127.0.0.1", 0)

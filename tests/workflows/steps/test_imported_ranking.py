@@ -136,7 +136,7 @@ def test_what_the_collection_has_not_can_be_dropped(data: Path, tmp_path: Path, 
     queries = len(asked(data))
     said = json.loads((tmp_path / "out" / "said.json").read_text())
     note = said.pop("note")
-    assert note.startswith(f"The file has no results for {queries - 1} of the {queries} queries of test, ")
+    assert note.startswith(f"The file has no results for {queries - 1} of the {queries} queries of test. ")
     assert note.endswith(" 3 of its 5 rows name documents that the collection lacks, and were dropped.")
     assert said == {
         "queries": queries,

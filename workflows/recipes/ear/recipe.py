@@ -70,6 +70,8 @@ class Ear:
         if config.reader is not None:
             self.reader = Reader(self.setting, config.reader, self.dense, trained.reader if trained else None)
         self.for_split = cache(self._for_split)
+        self.predictions = cache(self._predictions)
+        self.query_reranker = cache(self._query_reranker)
 
     def _for_split(self, split: str) -> "Ear":
         """Return EAR for the queries of another split."""
@@ -95,10 +97,10 @@ class Ear:
 
         `kind` and `seed` name the query reranker that chooses. Further options are fields of `Expanded`.
         """
-        parts = []
+        ranked, parts = cache(lambda split: rankings(self.for_split(split))), []
         for place, name in enumerate(generators or self.config.measured()):
-            reranker = None if kind is None else self._reranker(name, kind, seed)
-            ranking = partial(self._ranking, rankings, place)
+            reranker = None if kind is None else self.query_reranker(name, kind, seed)
+            ranking = partial(lambda place, split: ranked(split)[place], place)
             parts.append(self._part(name, ranking, partial(self._cost, cost, name), reranker=reranker, **choice))
         if len(parts) == 1:
             return parts[0]
@@ -120,14 +122,11 @@ class Ear:
         )
         return Expanded(ranking, collection.data, collection.lexical, generator, cost, **choice)
 
-    def _ranking(self, rankings: Callable[["Ear"], list[Step]], place: int, split: str) -> Step:
-        return rankings(self.for_split(split))[place]
-
     def _cost(self, cost: Callable[["Ear", ExpansionCosts], Cost], name: str, split: str) -> Cost:
         ear = self.for_split(split)
         return cost(ear, ExpansionCosts(ear.setting, ear.generators, name))
 
-    def _reranker(self, name: str, kind: Kind, seed: int) -> QueryReranker:
+    def _query_reranker(self, name: str, kind: Kind, seed: int) -> QueryReranker:
         """Return the query reranker that chooses among a generator's expansions."""
         template = self.config.rerankers.of(name)[kind].template
         model = self.rerankers.model(name, kind, seed)
@@ -237,7 +236,7 @@ class Ear:
         return self.choices.all_expansions(self.expansions, self.generators, config)
 
     @in_phase(QUERY_RERANKING)
-    def predictions(self, kind: Kind, seed: int) -> dict[str, Prediction]:
+    def _predictions(self, kind: Kind, seed: int) -> dict[str, Prediction]:
         """Predict ranks with a query reranker, by generator."""
         return {name: self.rerankers.predict(name, output, kind, seed) for name, output in self.expansions.items()}
 

@@ -1,4 +1,4 @@
-"""How sharply each retriever chooses among its first documents (Zhang et al., 2022, Table 6)."""
+"""Entropy of each retriever's scores over its first documents (Zhang et al., 2022, Table 6)."""
 
 import math
 from collections.abc import Sequence

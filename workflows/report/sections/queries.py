@@ -53,13 +53,13 @@ class _Compared:
     """Results of one system over its seeds."""
 
     measured: int
-    """How many queries it was measured on."""
+    """Number of measured queries."""
     values: dict[str, dict[str, float]]
     """By measure, then by query: the mean over the seeds."""
     ranks: dict[str, int | None]
-    """Of each query the rank of the first relevant document in the last seed's ranking."""
+    """Rank of the first relevant document in the last seed's ranking, by query."""
     first: dict[str, list[str]]
-    """Of each query the first documents of the last seed."""
+    """First documents of the last seed, by query."""
 
 
 def queries(listed: Sequence[Listed]) -> list[Json]:

@@ -1,4 +1,4 @@
-"""How the rankings that negatives are drawn from change from refresh to refresh."""
+"""Changes from refresh to refresh of the rankings that negatives are sampled from."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,22 +17,22 @@ from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 
 QUERIES = 1000
-"""Training queries that are looked at: a sample that is the same for every ranking."""
+"""Number of training queries that are examined. The sample is the same for every ranking."""
 TABLE = "ranking.parquet"
 
 
 @dataclass
 class _Drawn:
-    """A ranking that training negatives are drawn from."""
+    """A ranking that training negatives are sampled from."""
 
     ranking: Step
     data: Step
     depth: int = 0
-    """How many first candidates they are drawn from at most."""
+    """Greatest number of first candidates that negatives are sampled from."""
     screens: dict[str, Json] = field(default_factory=dict)
-    """The records of what screened it, by name."""
+    """Records of the screenings, by name."""
     before: "_Drawn | None" = None
-    """The last such ranking that it stands on."""
+    """The last such ranking that this one was made from."""
 
 
 def refreshes(steps: Finished, store: Store) -> Json | None:

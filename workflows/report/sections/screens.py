@@ -1,4 +1,4 @@
-"""What false-negative control removed and why, with some cases in words."""
+"""Candidates that false-negative control removed, the reasons, and some examples."""
 
 from collections.abc import Iterator
 

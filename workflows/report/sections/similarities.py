@@ -1,4 +1,4 @@
-"""How sentence vectors lie beside people's ratings (Chuang et al., 2022, Table 2.11 and Figure 2-2)."""
+"""Sentence vectors compared with human ratings (Chuang et al., 2022, Table 2.11 and Figure 2-2)."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -46,7 +46,7 @@ def by_system(systems: Sequence[Row], store: Store) -> dict[tuple[str, str], dic
 
 
 def _last(systems: dict[str, list[Json]]) -> Json:
-    """What was found of the last system; the pairs are the same for all."""
+    """Return the analysis of the last system. The pairs are the same for all."""
     return list(systems.values())[-1][-1]
 
 

@@ -1,4 +1,4 @@
-"""What the space of each measured retriever looks like."""
+"""The embedding space of each measured retriever."""
 
 from collections.abc import Sequence
 

@@ -13,7 +13,7 @@ _SEED = re.compile(r" \(seed \d+\)")
 
 
 def without_seed(label: str) -> str:
-    """A step's label as all seeds have it.
+    """Return the label that a step has in all seeds.
 
     >>> without_seed("retriever 1 (seed 2) groups")
     'retriever 1 groups'
@@ -65,7 +65,8 @@ def trainings(summaries: Sequence[tuple[str, Json]]) -> list[Json]:
 
 
 def _trainings(steps: Finished) -> Iterator[tuple[str, Json]]:
-    """Labels and summaries of trainings, with the seconds that the teacher took to score one of their batches."""
+    """Yield the labels and summaries of trainings, with the seconds that the teacher took to score one of their
+    batches."""
     scored = {
         node.fingerprint: record.get("time", {}).get("compute", 0.0)
         for node, record in steps
