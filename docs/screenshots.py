@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from urllib.parse import urlencode
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -88,11 +89,7 @@ def main() -> None:
         save("terminal")
 
         with service(places, config, Path(folder) / "marks.jsonl") as address:
-            page.open(address, width=WIDTH, height=HEIGHT)
-            page.wait("document.querySelectorAll('#compare option').length > 1")
-            page.run("document.getElementById('query').focus()")
-            page.write(arguments.query)
-            page.press("Enter")
+            page.open(f"{address}/?{urlencode({'q': arguments.query})}", width=WIDTH, height=HEIGHT)
             page.wait("document.querySelectorAll('#columns li').length > 0")
             page.run(COMPARE)
             page.wait("document.querySelectorAll('#columns section').length === 2")

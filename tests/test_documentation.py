@@ -46,7 +46,7 @@ def commands() -> list[tuple[str, str]]:
     """Our commands in blocks of commands, without what follows `#`."""
     lines = [(page, line) for page, text in blocks("") for line in text.replace("\\\n", " ").splitlines()]
     found = [
-        (page, line[line.index(program) + len(program) :])
+        (page, line[line.index(program) + len(program) :].removesuffix("&"))
         for page, line in lines
         for program in PROGRAMS
         if re.match(rf"\s*(\w+=\S+ )*{program}", line)
