@@ -43,8 +43,10 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Our commands in blocks of commands, without what follows `#`."""
-    lines = [(page, line) for page, text in blocks("") for line in text.replace("\\\n", " ").splitlines()]
+    """List our commands in blocks of commands, without the `&` of a shell's background job."""
+    lines = [
+        (page, line.removesuffix(" &")) for page, text in blocks("") for line in text.replace("\\\n", " ").splitlines()
+    ]
     found = [
         (page, line[line.index(program) + len(program) :].removesuffix("&"))
         for page, line in lines
