@@ -172,7 +172,6 @@ def build(config: Config) -> Outcome:
         ranker=last_ranker.step,
         split=split,
         note=note_on(config.retriever.model.model),
-        examples=(f"retriever {config.rounds}", "warm retriever"),
         pictures=sizes.table(),
     )
 

@@ -51,7 +51,6 @@ def write(
     executed: Collection[str],
     config: Json,
     note: str = "",
-    examples: tuple[str, str] | None = None,
     costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",
@@ -60,15 +59,13 @@ def write(
 
     `results` is the step that gathered the measures of `systems`; None, or unfinished, if there are none yet.
     `executed` are the fingerprints of the steps that ran just now. `note` is what a reader must know about the start
-    model. `examples` are the system and the baseline whose won and lost queries are shown, by default those of the
-    verdict. `costs` are the costs that a recipe states, by default those of its systems. `expected` are the numbers of
-    a paper. `unmeasured` says why nothing can be measured.
+    model. `costs` are the costs that a recipe states, by default those of its systems. `expected` are the numbers of a
+    paper. `unmeasured` says why nothing can be measured.
     """
     steps = finished_steps(wanted, store)
     metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
     pair = (metrics["verdict"] or {}).get("comparison")
-    if examples is None and pair is not None:
-        examples = pair["system"], pair["baseline"]
+    compared = None if pair is None else (pair["system"], pair["baseline"])
     timed = list(costs_of(spent_by(systems, costs), store, metrics["rows"]))
     page = {
         "title": title,
@@ -86,8 +83,8 @@ def write(
         "expected": metrics.get("expected"),
         "unmeasured": unmeasured,
         "entropies": entropies(systems, store),
-        "examples": examples_of(systems, store, examples) if examples is not None else None,
-        "queries": embedded(queries([Listed(system.name, system, store) for system in systems]), examples),
+        "examples": examples_of(systems, store, compared) if compared is not None else None,
+        "queries": embedded(queries([Listed(system.name, system, store) for system in systems]), compared),
         "curves": curves(steps, store),
         "refreshes": refreshes(steps, store),
         "screens": list(screens(steps, store)),

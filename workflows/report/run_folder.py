@@ -130,7 +130,6 @@ class RunFolder:
             executed=executed,
             config=self._experiment.tree,
             note=outcome.note,
-            examples=outcome.examples,
             costs=outcome.costs,
             expected=self._experiment.expected,
             unmeasured=outcome.unmeasured,

@@ -184,8 +184,6 @@ class Outcome:
     """The split that was measured."""
     note: str
     """Facts about the start model that a reader of the results must know."""
-    examples: tuple[str, str] | None = None
-    """The system and the baseline whose won and lost queries are in the report."""
     pictures: tuple[Step, ...] = ()
     """Further steps that the report shows, such as charts. No measure depends on them."""
     costs: tuple[SystemCost, ...] = ()

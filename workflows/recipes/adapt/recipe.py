@@ -61,7 +61,6 @@ def build(config: Config) -> Outcome:
     return replace(
         base,
         results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
-        examples=None,
         rows=results.rows,
         costs=tuple(cost_of(row) for row in latest.values()),
         levels=levels(results.rows),

@@ -292,7 +292,6 @@ def build(config: Config) -> Outcome:
         split=config.evaluate.split,
         note=_note(config),
         costs=tuple(last.costs),
-        examples=(list(last.choices)[-1], "BM25"),
         pictures=(_study(ear, last.choices),),
     )
 
