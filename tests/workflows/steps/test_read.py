@@ -13,6 +13,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import QUERIES, write
 from sparring.components.models.reader_configs import ReadConfig, ReaderConfig
+from sparring.components.systems.reading import AnswerWriter
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -54,6 +55,23 @@ def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Pa
     deeper = said(tmp_path / "hundred", toy.INLINE, places, passages=100)
     assert deeper == said(tmp_path / "all", toy.INLINE, places, passages=6)
     assert len(said(tmp_path / "two", toy.INLINE, places, queries=2)) == 2
+
+
+def test_a_loaded_reader_answers_as_the_step_does(places: dict[str, Path], tmp_path: Path) -> None:
+    writer = AnswerWriter(
+        places["reader"] / "model", precision="fp32", new_tokens=6, threads=1, batch_tokens=4096, cuda=False
+    )
+    wanted = said(tmp_path / "out", toy.INLINE, places)
+    rows = pq.read_table(places["data"] / "documents.parquet").to_pylist()
+    contents = {row["doc_id"]: (row["title"], row["text"]) for row in rows}
+    texts = {row["query_id"]: row["text"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()}
+    lists: dict[str, list[str]] = {query: [] for query in wanted}
+    for row in pq.read_table(places["ranking"] / "ranking.parquet", filters=[("rank", "<=", 3)]).to_pylist():
+        lists.get(row["query_id"], []).append(row["doc_id"])
+    documents = [{doc_id: contents[doc_id] for doc_id in ids} for ids in lists.values()]
+    answers = writer([texts[query] for query in lists], documents)
+    assert {query: answer.text for query, answer in zip(lists, answers, strict=True)} == wanted
+    assert any(wanted.values())
 
 
 def test_a_sample_is_drawn_from_the_queries_with_answers(places: dict[str, Path], tmp_path: Path) -> None:
