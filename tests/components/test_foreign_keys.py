@@ -28,7 +28,7 @@ def fields(cls: type[BaseModel]) -> Iterator[str]:
 
 @pytest.mark.parametrize("key", FOREIGN)
 def test_a_translation_names_keys_that_exist(key: str) -> None:
-    for name in loading.names():
+    for name in loading.recipe_names():
         importlib.import_module(f"sparring.workflows.recipes.{name}")
     keys = {*fields(Config), *Cluster.model_fields, "temperature"}
     quoted = re.findall(r"`([^`]+)`", FOREIGN[key])
