@@ -15,12 +15,6 @@ OPENINGS = ("What", "Where", "Of", "Who", "Whether")
 """Words that open a question. A statement names its subject first."""
 DOCSTRING_OPENINGS = (*OPENINGS, "How")
 
-PENDING = {
-    "docs/pages/guides/results.md": 2,
-    "docs/pages/guides/running.md": 7,
-}
-"""Faults that remain, by file of prose or by package of code. Lower a number when you fix some, and raise none."""
-
 
 def pages() -> list[Path]:
     """List the files of prose, without results pages, which are generated from records."""
@@ -130,19 +124,8 @@ def all_faults() -> dict[str, list[str]]:
     return {name(path): prose_faults(path.read_text()) for path in pages()} | code_faults()
 
 
-def too_many(faults: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Keep the places with more faults than `PENDING` allows."""
-    return {place: listed for place, listed in faults.items() if len(listed) > PENDING.get(place, 0)}
-
-
 def test_prose_is_plain() -> None:
-    assert too_many(all_faults()) == {}
-
-
-def test_pending_names_only_places_that_exist() -> None:
-    places = {name(path) for path in pages()}
-    places |= {package(path) for root in ("components", "workflows") for path in (ROOT / root).rglob("*.py")}
-    assert set(PENDING) <= places
+    assert {place: faults for place, faults in all_faults().items() if faults} == {}
 
 
 def test_faults_are_found() -> None:
