@@ -261,7 +261,7 @@ def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkey
         assert urllib.parse.urlsplit(url).hostname == "127.0.0.1", url
         raise OSError
 
-    monkeypatch.setattr(running, "_asked", refuse)
+    monkeypatch.setattr(running, "_request", refuse)
 
     def case(done: list[Damage]) -> str:
         (tmp_path / running.FILE).write_bytes(raw(json.dumps(tree).encode(), done))
@@ -276,7 +276,7 @@ LIMITS = {"k": 100, "query_characters": 4000}
 
 def test_a_note_that_names_another_machine_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for = list[str]()
-    monkeypatch.setattr(running, "_asked", lambda url, *others: asked_for.append(url) or {})
+    monkeypatch.setattr(running, "_request", lambda url, *others: asked_for.append(url) or {})
     for host in ("localhost", "127.0.0.1", "192.0.2.7"):
         tree = {"url": f"http://{host}:9", "pid": os.getpid(), "identity": "x", "systems": ["r"]}
         (tmp_path / running.FILE).write_text(json.dumps({**tree, "limits": LIMITS}))

@@ -46,7 +46,11 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
         assert "machine" not in {one.argval for one in dis.get_instructions(function)}, function
     monkeypatch.setattr("sparring.components.retrieval.index.built_for_gpus", lambda: True)
-    for module in ("sparring.workflows.distributed.shards", *{node.function.__module__ for _, node in nodes}):
+    for module in (
+        "sparring.workflows.distributed.shards",
+        "sparring.workflows.distributed.indexing",
+        *{node.function.__module__ for _, node in nodes},
+    ):
         for name, recorder in {"map_shards": of_map, "train_together": of_training}.items():
             if hasattr(importlib.import_module(module), name):
                 monkeypatch.setattr(f"{module}.{name}", recorder)

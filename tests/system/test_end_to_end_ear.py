@@ -782,7 +782,10 @@ READER = {"model": {"model": "x"}, "depths": [4]}
             {"generators": {"a": {"relevance": {"number": 1}}}},
             "generators: a: number: 1: a reranker learns nothing from one expansion",
         ),
-        ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
+        (
+            {"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}},
+            "generators: a: number: 1: a reranker learns nothing from one expansion",
+        ),
         (
             {"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
             "losses: components.losses.listwise.cross_entropy reads scores of candidates, but `over: group` of the "
@@ -831,7 +834,7 @@ def test_no_fusion_cuts_rankings_that_are_deeper(beir: Path, encoder: Path, tmp_
         ({"models_from": "nowhere.yaml"}, "nowhere.yaml"),
         (
             {"reader": {"model": {"model": "x", "passage_tokens": 4096}, "depths": [4]}},
-            "passage_tokens: 4096: no more than 512",
+            "passage_tokens: 4096: only 512 tokens of a text are kept",
         ),
     ],
 )

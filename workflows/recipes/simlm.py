@@ -43,7 +43,9 @@ class RankerPhase(TrainingPhase):
         if self.hardest is not None and self.hardest.keep >= candidates:
             raise ValueError(f"hardest.keep: {self.hardest.keep} of a group's {candidates} candidates; accepted: fewer")
         if self.model.dropout == 0 and any(term.over == "passes" for term in self.train.losses):
-            raise ValueError("losses: over: passes: two passes differ by dropout; accepted: a model.dropout above 0")
+            raise ValueError(
+                "losses: `over: passes` compares two passes with different dropout. Set a model.dropout above 0."
+            )
         return self
 
 

@@ -274,7 +274,8 @@ def _check_vocabulary(key: str, model: MaskedLanguageModelConfig, retriever: Dua
     predicted, read = vocabulary(model), vocabulary(retriever)
     if predicted is not None and read is not None and predicted != read:
         raise ValueError(
-            f"{key}: {model.model}: its vocabulary is another than the retriever's; accepted: one with the same tokens"
+            f"{key}: the vocabulary of {model.model} differs from the retriever's. Use a masked language model with "
+            "the same tokens."
         )
 
 

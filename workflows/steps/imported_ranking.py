@@ -105,10 +105,12 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
         table = table.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32()))
     try:
         rows_of(table["doc_id"], documents, source=str(path))
-    except ValueError as error:
+    except ValueError:
         missing = table["doc_id"].filter(pc.invert(pc.is_in(table["doc_id"], documents)))[0].as_py()
         advice = other_form(missing, lambda name: pc.index(documents, pa.scalar(name, TEXT)).as_py() >= 0)
-        raise UserError(f"{error}, of which it must be a ranking; {advice or DROP}", code="unknown-document") from None
+        raise UserError(
+            f"{path}: the document {missing} is not in the collection; {advice or DROP}", code="unknown-document"
+        ) from None
     return table
 
 

@@ -95,7 +95,7 @@ class SearchConfig(Config):
         """Describe the mistake if this config does not fit vectors of `dimensions` dimensions. Return "" if it fits, as
         far as that is known without FAISS."""
         if self.dimensions is not None and self.dimensions > dimensions:
-            return f"dimensions: {self.dimensions}: the retriever's vectors have {dimensions}; accepted: at most these"
+            return f"dimensions: got {self.dimensions}, but the retriever's vectors have {dimensions} dimensions."
         width, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ([1-9]\d*)", self.index or "")
         if parts is not None and width % int(parts[1]):
             return (

@@ -133,7 +133,7 @@ def test_a_view_that_an_objective_does_not_have_is_refused(build: Any, monkeypat
 
     name = "tests.support.masked_lm"
     monkeypatch.setitem(LOSSES, name, {**LOSSES[name], "over": "group"})
-    with pytest.raises(UserError, match="losses: over: 'group': masked_lm accepts tokens"):
+    with pytest.raises(UserError, match="losses: over: got 'group', but the objective masked_lm accepts tokens"):
         build(name)
 
 

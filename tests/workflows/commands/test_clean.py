@@ -60,7 +60,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     assert place("clean") == 0
     assert said()[0] == "0 B freed\n"
     again = light(place, "run")
-    assert again.startswith(table)
+    assert again.splitlines()[:8] == table.splitlines()[:8]  # the verdict below has times
     assert "nothing to run" in again
     assert place("search", "barami", "--system", "ranker over retriever 1") == 0
     assert place("export", str(tmp_path / "out")) == 0

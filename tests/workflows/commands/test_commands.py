@@ -73,7 +73,7 @@ def test_a_model_that_is_missing_is_named_before_anything_is_written(beir: Path,
 
 def test_plan_says_that_a_model_is_nowhere(beir: Path, tmp_path: Path, said: Said) -> None:
     assert tiny.place(tmp_path, tiny.dpr(beir, Path("someone/no-such-model")))("plan") == 0
-    assert said()[0].splitlines()[-1].startswith("model missing: someone/no-such-model: neither a folder nor in ")
+    assert said()[0].splitlines()[-1].startswith("model missing: someone/no-such-model: it is neither a folder nor in ")
 
 
 def test_plan_says_that_a_ranking_file_is_missing(beir: Path, tmp_path: Path, encoder: Path, said: Said) -> None:
@@ -118,7 +118,7 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking-(test)"]
     assert all((run / link / "artifact.json").is_file() for link in played.links())
     metrics = played.metrics()
-    assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps", "notes"}
+    assert set(metrics) == {"rows", "means", "comparisons", "leading", "verdict", "steps", "notes"}
     says = "R@100 looks further than the ranking, which ends at rank 20."
     shorter, tied = metrics["notes"]
     assert shorter == f"BM25 measures, and 13 more: {says}"

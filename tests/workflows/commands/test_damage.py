@@ -17,8 +17,8 @@ def copy(played: Place, tmp_path: Path) -> Place:
 
 
 def error(said: Said) -> str:
-    """The only line of the errors."""
-    [line] = said()[1].splitlines()
+    """Return the only line of the errors, without the line that says how much a resumed run has done already."""
+    [line] = [line for line in said()[1].splitlines() if not line.startswith("resuming: ")]
     return line
 
 

@@ -522,7 +522,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     write(tmp_path / "told" / "more.csv", "abstract", "c")
     (tmp_path / "told.yaml").unlink()
     assert main(["init", "told"]) == 2
-    assert said()[1].startswith("error: several tables of documents: more.csv, told.csv; ")
+    assert said()[1].startswith("error: There are several tables of documents: more.csv, told.csv. Keep one, name")
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2
@@ -533,7 +533,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     Path("of-\udcff").mkdir()
     write(tmp_path / "of-\udcff" / "texts.txt", "one")
     assert main(["init", "of-\udcff"]) == 2
-    assert said()[1].startswith("error: argument 'of-\\udcff': not UTF-8. ")
+    assert said()[1].startswith("error: argument 'of-\\udcff': it is not UTF-8. ")
     assert not list(tmp_path.glob("*.yaml"))
 
 

@@ -334,7 +334,7 @@ def test_a_job_names_the_config_as_its_user_does(place: Place, packages: list[tu
     assert re.fullmatch(r"sent/[0-9a-f]{6}/tiny\.yaml", copy)
     arguments = parser().parse_args(words[words.index("sparring") + 1 :])
     assert arguments.known_as == place.config
-    assert f'search {place.config} "your question"' in run._search(arguments)
+    assert f'search {place.config} "your question"' in run._command(arguments, "search", '"your question"')
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     with Progress(store.path(busy), 200, "texts") as counted:
         counted.set_done(50, "loss 0.5")
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
-    assert lines[1].startswith("  [collection] data:  25%|")
-    assert "50/200" in lines[1]
+    assert lines[1].startswith("  [collection] data  ██████░")
+    assert "25%  50/200 texts" in lines[1]
     assert lines[2:] == [
         "  failed: bm25 index: OSError: the disk is full",
         f"  then: bm25 index, bm25 ranking (test), BM25 measures, start retriever and {whole - 5} more",

@@ -288,7 +288,10 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("pretrain.head={model: somewhere}", "head: `difference.task: detection` predicts no tokens; accepted: null"),
         ("pretrain.rated={format: tsv, path: x.tsv}", "rated: `train.validate_on_dev: {measure: Spearman}` and rated"),
         ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
-        ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),
+        (
+            "pretrain.train.validate_on_dev={every: 1}",
+            "measure: got 'RR', which the objective diffcse does not have. Use one of these: Spearman, loss.",
+        ),
         ("pretrain.rated={format: lines, path: x.txt}", "the format 'lines' has no labelled sentences. Use senteval"),
         ("pretrain.train.validate_on_dev={every: 1, measure: loss}", "(seed 1): validate_on_dev: no documents are"),
         (

@@ -23,7 +23,7 @@ from sparring.workflows.report.sections.costs import costs
 from sparring.workflows.report.sections.examples import examples
 from sparring.workflows.running.executor import execute
 from sparring.workflows.steps.evaluate import EntropyConfig, evaluate, results
-from sparring.workflows.store.dag import Step, graph, step
+from sparring.workflows.store.dag import Description, Step, graph, step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost
 
@@ -373,6 +373,12 @@ def noted(out: Path, machine: Any, *, seed: int, more: bool) -> dict[str, Any]:
     return {"note": f"It took {seed}.5 tries" + (", and broke." if more else ".")}
 
 
+@Description(makes="imported ranking")
+def noted_ranking(out: Path, machine: Any, *, seed: int, more: bool) -> dict[str, Any]:
+    """An imported ranking with something to say."""
+    return noted(out, machine, seed=seed, more=more)
+
+
 def test_what_the_steps_of_several_seeds_say_alike_is_said_once(tmp_path: Path) -> None:
     steps = [step(f"gate (seed {seed})", noted, seed=seed, more=seed == 2) for seed in (1, 2, 3, 10)]
     store = Store(tmp_path / "store")
@@ -459,9 +465,8 @@ def test_a_measure_of_fewer_queries_says_of_how_many() -> None:
     assert sum("0.500 ± 0.100*" in line for line in lines) == 2
 
 
-def test_rankings_of_other_systems_have_a_note_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.workflows.report.metrics.rank_from_file", noted)
-    steps = [step(f"{name} ranking", noted, seed=seed, more=False) for name, seed in (("old", 1), ("new", 2))]
+def test_rankings_of_other_systems_have_a_note_each(tmp_path: Path) -> None:
+    steps = [step(f"{name} ranking", noted_ranking, seed=seed, more=False) for name, seed in (("old", 1), ("new", 2))]
     store = Store(tmp_path / "store")
     for one in steps:
         execute(one, store, None, on_wait=print)

@@ -23,7 +23,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             raise ConnectionRefusedError
         return {"identity": "x"}
 
-    monkeypatch.setattr(running, "_asked", asked)
+    monkeypatch.setattr(running, "_request", asked)
     return there
 
 

@@ -145,5 +145,5 @@ def test_exact_match_and_f1_of_what_was_written(places: dict[str, Path], tmp_pat
 
 
 def test_without_answers_nothing_is_read(places: dict[str, Path], data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no query of 'test' has one"):
+    with pytest.raises(UserError, match="split 'test': no query has an answer"):
         said(tmp_path / "out", toy.INLINE, {**places, "data": data})
