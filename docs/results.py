@@ -171,8 +171,7 @@ def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
             "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
         )
         paper = ": ".join(filter(None, (", ".join(filter(None, where)), _papers(claim, decides))))
-        told = f"[{at}](#claim-{at})", claim.says, paper, ours
-        lines.append(_cells(*told, rule.summary(claim, pairs)[1]))
+        lines.append(_cells(f"[{at}](#claim-{at})", claim.says, paper, ours, rule.summary(claim, pairs)[1]))
     return lines
 
 

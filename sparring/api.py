@@ -44,8 +44,8 @@ class Run:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What to deploy, how good it is, and the comparison behind it. Print it to read it in words. None if the
-        experiment compares nothing."""
+        """The verdict: the system to deploy, its quality, and the comparison behind it. Print it to read it in words.
+        None if the experiment compares nothing."""
         return None if self.metrics["verdict"] is None else Verdict.read(self.metrics["verdict"])
 
     @property

@@ -89,7 +89,7 @@ class Expanded(System):
 
     @property
     def parts(self) -> Sequence[System]:
-        """BM25."""
+        """Return BM25, which searches the expanded queries."""
         return [self.lexical]
 
     def ranking(self, split: str) -> Step:
@@ -97,12 +97,12 @@ class Expanded(System):
         return self.rankings(split)
 
     def cost(self, split: str) -> Cost:
-        """Expanding, choosing and searching."""
+        """Return the cost of expanding, choosing and searching."""
         return self.price(split)
 
     @property
     def is_lexical(self) -> bool:
-        """Its scores are BM25's."""
+        """True: its scores are BM25's."""
         return True
 
     @property
