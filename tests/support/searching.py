@@ -95,7 +95,7 @@ print(json.dumps(answers))
 
 
 def by_runs(place: Place, names: list[str], texts: list[str], k: int) -> dict[str, list[Any]]:
-    """What systems of a run answer: for each query the reader's answer, and the ids with scores."""
+    """Answers of a run's systems: for each query the reader's answer, and the ids with scores."""
     argument = [str(place.config), str(place.store), str(place.runs), names, texts, k]
     command = [sys.executable, "-c", RUNS, json.dumps(argument)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)

@@ -22,7 +22,7 @@ RETRIEVER = ["--system", "retriever 1"]
 
 @pytest.fixture(scope="module")
 def exported(played: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `export` writes of the run."""
+    """The folder that `export` writes for the run."""
     folder = tmp_path_factory.mktemp("exported") / "out"
     assert played("export", str(folder), "--system", "ranker over retriever 1") == 0
     return folder
