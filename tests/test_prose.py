@@ -14,6 +14,8 @@ CODE_CHARACTERS = 76
 OPENINGS = ("What", "Where", "Of", "Who", "Whether")
 """Words that open a question. A statement names its subject first."""
 DOCSTRING_OPENINGS = (*OPENINGS, "How")
+EXPORTED = "components/models/maxsim.py"
+"""Exported rankers carry this file and are recognised by its bytes, so its words stay as they are."""
 
 
 def pages() -> list[Path]:
@@ -112,7 +114,7 @@ def code_faults() -> dict[str, list[str]]:
     faults: dict[str, list[str]] = {}
     for root in ("components", "workflows"):
         for path in sorted((ROOT / root).rglob("*.py")):
-            for text in documented(ast.parse(path.read_text())):
+            for text in () if name(path) == EXPORTED else documented(ast.parse(path.read_text())):
                 line = text.strip().partition("\n")[0]
                 if opens_with(line, DOCSTRING_OPENINGS):
                     faults.setdefault(package(path), []).append(f"{name(path)}: {line}")

@@ -12,7 +12,7 @@ from torch.nn import functional
 CODE, MODULE = Path(__file__), "maxsim.MaxSim"
 """This file, and what it is called in a folder that has it."""
 SCALE = 20.0
-"""Factor of cosines: one over the usual temperature of a retriever, .05."""
+"""What cosines are multiplied by: one over the usual temperature of a retriever, .05."""
 
 
 def maxsim(states: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def maxsim(states: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
 
 
 class MaxSim(nn.Module):
-    """Module that sentence-transformers calls after its Transformer for a ranker's score."""
+    """What sentence-transformers calls for a ranker's score after its Transformer."""
 
     def forward(self, features: dict[str, Tensor], **_: Any) -> dict[str, Tensor]:
         """Add the scores."""
