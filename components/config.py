@@ -78,7 +78,7 @@ class Damaged(UserError):
 
 
 def printable(line: str) -> str:
-    """Escape control characters and unpaired surrogates in a line, and cut a very long line in its middle.
+    r"""Escape control characters and unpaired surrogates in a line, and cut a very long line in its middle.
 
     >>> printable("a\tb\udcff")
     'a\\tb\\udcff'

@@ -130,6 +130,14 @@ def test_prose_is_plain() -> None:
     assert {place: faults for place, faults in all_faults().items() if faults} == {}
 
 
+def test_docstrings_can_be_written_as_utf_8() -> None:
+    """Python 3.13.0 refuses to compile a docstring with an unpaired surrogate."""
+    for root in ("components", "workflows"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            for text in documented(ast.parse(path.read_text())):
+                assert text == text.encode(errors="replace").decode(), path
+
+
 def test_faults_are_found() -> None:
     page = f"# Title\n\nWhat is run is kept. What is it? {'Word ' * 31}end.\n\n```\n{'x' * 77}\n```\n"
     assert Counter(fault.split()[0] for fault in prose_faults(page)) == {"code": 1, "opening:": 1, "sentence": 1}
