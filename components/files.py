@@ -74,12 +74,16 @@ def made_once(path: Path, make: Callable[[Path], None]) -> None:
     """
     if path.exists():
         return
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
+    lock = path.with_name(f"{path.name}.lock")
+    with lock.open("a") as file:
         with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            with replacing(path) as temporary:
-                make(temporary)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if not path.exists():
+                with replacing(path) as temporary:
+                    make(temporary)
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -221,30 +221,48 @@ def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     return by_id, positions
 
 
-class IdOrder:
-    """The order of a collection's document ids, memory-mapped, so that the processes of a node share its memory."""
+class MappedIds:
+    """The ids of a collection's documents, memory-mapped, so that the processes of a node share their memory."""
 
     def __init__(self, data: Path, folder: Path) -> None:
-        """Open the order in `folder`, which the first process on a node writes."""
-        made_once(folder, partial(_write_order, data))
-        table = pa.ipc.open_file(pa.memory_map(str(folder / "ids.arrow"))).read_all()
-        self.ids = table["doc_id"].combine_chunks()
-        """Ids in their order, by code points."""
+        """Open the ids in `folder`. The first process on a node writes them."""
+        made_once(folder, partial(self._write, data))
+        offsets = np.load(folder / "offsets.npy", mmap_mode="r")
+        buffers = [None, pa.py_buffer(offsets), pa.memory_map(str(folder / "ids")).read_buffer()]
+        self.ids = pa.Array.from_buffers(TEXT, len(offsets) - 1, buffers)
+        """Ids, in the collection's order."""
+
+    @classmethod
+    def _write(cls, data: Path, folder: Path) -> None:
+        folder.mkdir()
+        offsets, end = [np.zeros(1, np.int64)], 0
+        with (folder / "ids").open("wb") as file:
+            for piece in pieces(data / "documents.parquet", DOCUMENTS, columns=["doc_id"], rows=AT_ONCE):
+                ids = piece["doc_id"].combine_chunks()
+                _, starts, characters = ids.buffers()
+                bounds = np.frombuffer(starts, np.int64)[ids.offset :][: len(ids) + 1]
+                file.write(memoryview(characters or b"")[bounds[0] : bounds[-1]])
+                offsets.append(bounds[1:] - bounds[0] + end)
+                end = int(offsets[-1][-1])
+        np.save(folder / "offsets.npy", np.concatenate(offsets))
+
+
+class IdOrder(MappedIds):
+    """The ids of a collection's documents and their order by code points, memory-mapped."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        super().__init__(data, folder)
         self.rows = np.load(folder / "rows.npy", mmap_mode="r")
-        """Row of each id in the collection: (D,)."""
+        """Rows of the documents in the order of ids: (D,)."""
         self.places = np.load(folder / "places.npy", mmap_mode="r")
         """Position of each document in the order of ids, which breaks ties: (D,)."""
 
-
-def _write_order(data: Path, folder: Path) -> None:
-    folder.mkdir()
-    ids = ids_of(data / "documents.parquet", "doc_id")
-    rows, places = id_order(ids)
-    np.save(folder / "rows.npy", rows)
-    np.save(folder / "places.npy", places)
-    table = pa.table({"doc_id": ids.take(pa.array(rows))})
-    with pa.OSFile(str(folder / "ids.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
+    @classmethod
+    def _write(cls, data: Path, folder: Path) -> None:
+        super()._write(data, folder)
+        rows, places = id_order(ids_of(data / "documents.parquet", "doc_id"))
+        np.save(folder / "rows.npy", rows)
+        np.save(folder / "places.npy", places)
 
 
 class DocumentIds:

@@ -5,7 +5,7 @@ Column names follow ir_datasets.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,21 +181,23 @@ def pieces(
     If rows contain lists, a piece has about `rows` list elements instead. Raise ValueError for a wrong schema.
     """
     expected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    waiting: list[pa.Table] = []
     for part in parts(path):
-        yield from _pieces_of(part, expected, rows)
-
-
-def _pieces_of(path: Path, expected: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as file:
-        check(file.schema_arrow.empty_table(), expected, source=str(path))
-        elements_per_row = max(1, _elements(file.metadata) // max(1, file.metadata.num_rows))
-        batches = file.iter_batches(batch_size=max(1, rows // elements_per_row), columns=expected.names)
-        while True:
-            with timed("files"):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield check(pa.Table.from_batches([batch]), expected, source=str(path))
+        with pq.ParquetFile(part) as file:
+            check(file.schema_arrow.empty_table(), expected, source=str(part))
+            most = max(1, rows // max(1, _elements(file.metadata) // max(1, file.metadata.num_rows)))
+            batches = file.iter_batches(batch_size=most, columns=expected.names)
+            while True:
+                with timed("files"):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                if waiting and sum(map(len, waiting)) + len(batch) > most:
+                    yield pa.concat_tables(waiting)
+                    waiting = []
+                waiting.append(check(pa.Table.from_batches([batch]), expected, source=str(part)))
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def of_queries(path: Path, schema: pa.Schema, queries: pa.Array) -> pa.Table:
@@ -294,21 +296,31 @@ class Placed:
 
 
 ANSWERED_QUERIES = "answered"
-"""Key of a ranking part's metadata with the number of its queries that retrieved something."""
+"""Key of a ranking part's note with the number of its queries that retrieved something."""
 
 
-def write_part(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, **noted: Any) -> None:
-    """Write one part of a ranking: each table as a row group, and in the metadata what `counts` and `notes` read.
+def write_part(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, noted: Mapping[str, Any]) -> None:
+    """Write one part of a table: each of `tables` as a row group, and notes (JSON values) in its metadata.
 
-    A table has all rows of its queries. `noted` are JSON values. The write is not atomic.
+    The notes may still change while the tables are made. `notes` reads them. The write is not atomic.
     """
-    answered = 0
+    path.parent.mkdir(exist_ok=True)
     with timed("files"), pq.ParquetWriter(path, schema) as writer:
         for table in tables:
             writer.write_table(check(table, schema, source=path.name))
-            answered += pc.sum(pc.equal(table["rank"], 1)).as_py() or 0
-        known = {ANSWERED_QUERIES: answered, **noted}
-        writer.add_key_value_metadata({key: json.dumps(value) for key, value in known.items()})
+        writer.add_key_value_metadata({key: json.dumps(value) for key, value in noted.items()})
+
+
+def write_ranking_part(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, **noted: Any) -> None:
+    """Write one part of a ranking, with the note that `counts` reads. A table has all rows of its queries."""
+    noted[ANSWERED_QUERIES] = 0
+
+    def counted() -> Iterator[pa.Table]:
+        for table in tables:
+            noted[ANSWERED_QUERIES] += pc.sum(pc.equal(table["rank"], 1)).as_py() or 0
+            yield table
+
+    write_part(path, counted(), schema, noted)
 
 
 def notes(path: Path, key: str) -> list[Any]:
@@ -317,8 +329,8 @@ def notes(path: Path, key: str) -> list[Any]:
 
 
 def counts(ranking: Path) -> dict[str, int]:
-    """Count the queries that retrieved something, and the rows. Of the parts that `write_part` wrote, only the metadata
-    is read."""
+    """Count the queries that retrieved something, and the rows. Only the metadata of its
+    parts is read, which `write_ranking_part` wrote."""
     return {"answered": sum(notes(ranking, ANSWERED_QUERIES)), "rows": rows_in(ranking)}
 
 

@@ -16,7 +16,7 @@ from sparring.components.compute.processor import configure_process
 from sparring.components.config import Config
 from sparring.components.data.groups import IdOrder, check_k
 from sparring.components.data.own_documents import LeftOut
-from sparring.components.data.tables import RANKED, counts, notes, write_part
+from sparring.components.data.tables import RANKED, counts, notes, write_ranking_part
 from sparring.components.data.vectors import document_shards, read_query_ids, read_rows
 from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.retrieval import topk
@@ -327,20 +327,19 @@ class _Writer:
 
     def write(self, path: Path, start: int, lists: Iterable[topk.Keys], **noted: Any) -> None:
         """Write the lists of consecutive queries from `start` on. Each item of `lists` becomes a row group."""
-        path.parent.mkdir(exist_ok=True)
-        write_part(path, self._tables(start, lists), RANKED, **noted)
+        write_ranking_part(path, self._tables(start, lists), RANKED, **noted)
 
     def _tables(self, start: int, lists: Iterable[topk.Keys]) -> Iterator[pa.Table]:
         for keys in lists:
             present = keys != topk.NO_DOCUMENT
             row, rank = np.nonzero(present)
-            places = topk.tie_ranks_of(keys[present])
+            documents = self.order.rows[topk.tie_ranks_of(keys[present])]
             columns = [
                 self.query_ids.take(pa.array(start + row)),
-                self.order.ids.take(pa.array(places)),
+                self.order.ids.take(pa.array(documents)),
                 pa.array(rank + 1, pa.int32()),
                 pa.array(topk.scores_of(keys[present])),
-                pa.array(self.order.rows[places]),
+                pa.array(documents),
             ]
             yield self._left_out(pa.table(columns, schema=RANKED), self._k)
             start += len(keys)

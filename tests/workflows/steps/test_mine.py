@@ -51,6 +51,7 @@ def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
         data: Path = data,
         **config: Any,
     ) -> list[dict[str, Any]]:
+        shutil.rmtree(tmp_path / "groups.parquet", ignore_errors=True)
         summary = mine(
             tmp_path,
             toy.INLINE,
