@@ -70,20 +70,16 @@ def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
 def made_once(path: Path, make: Callable[[Path], None]) -> None:
     """Let `make` write a file or a directory, unless it is there. Other processes that want it wait meanwhile.
 
-    On a filesystem without locks several processes write it, each the same.
+    On a filesystem without locks several processes write it, each the same. The lock, `<path>.lock`, remains.
     """
     if path.exists():
         return
-    lock = path.with_name(f"{path.name}.lock")
-    with lock.open("a") as file:
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            if not path.exists():
-                with replacing(path) as temporary:
-                    make(temporary)
-        finally:
-            lock.unlink(missing_ok=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with replacing(path) as temporary:
+                make(temporary)
 
 
 @contextmanager

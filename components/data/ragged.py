@@ -90,4 +90,5 @@ class Ragged:
 def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> npt.NDArray:
     if 0 in shape:  # an empty array cannot be memory-mapped
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape)
+    mapped = np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape)
+    return mapped.view(np.ndarray)  # a plain array over the same memory, because slices of `memmap` are slow

@@ -450,9 +450,9 @@ class _Mining:
         self._visit_counts = "visit" in inspect.signature(config.draw.resolve()).parameters
         self._document_ids = MappedIds(data, Path(work) / IDS).ids
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
-        self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
+        self._same = np.load(tokens / "documents.same.npy", mmap_mode="r").view(np.ndarray)
         *self._facts, self._taught = read_json(pool / "facts.json")
-        self._queries = np.load(pool / "queries.npy", mmap_mode="r")
+        self._queries = np.load(pool / "queries.npy")
         self._positives, self._barred = (Ragged.open(pool / name) for name in ("positives", "barred"))
         self._ranked = Ragged.open(pool / "ranked") if (pool / "ranked").exists() else None
         self._orders: dict[int, np.ndarray] = {}
