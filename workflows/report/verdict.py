@@ -97,7 +97,7 @@ class Verdict:
     of_documents: int | None = None
     """Size of the whole collection, if only `documents` of it were searched."""
     comparison: Comparison | None = None
-    imported: Sequence[Comparison] = ()
+    imported: Sequence[Comparison] = field(default_factory=list)
     """Comparisons of `system` with rankings from files, such as those of the search engine in use."""
     milliseconds: float | None = None
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
@@ -121,7 +121,7 @@ class Verdict:
     def read(cls, written: Json) -> Self:
         """Read what `written` holds, as `metrics.json` has it."""
         values = {key.name: written[key.name] for key in fields(cls)}
-        compared, imported = values.pop("comparison"), tuple(Comparison(**entry) for entry in values.pop("imported"))
+        compared, imported = values.pop("comparison"), [Comparison(**entry) for entry in values.pop("imported")]
         return cls(**values, imported=imported, comparison=None if compared is None else Comparison(**compared))
 
     @property
@@ -175,7 +175,7 @@ class Verdict:
         if self.deploy is not None:
             start = f"Deploy {name}. "
         elif self.selected_on is not None and self.comparison is not None and self.comparison.only_system_trained:
-            start = f"The best trained system is {name}. "
+            start = f"The best trained system on the {self.selected_on} queries is {name}. "
         else:
             start = f"{name} has "
         between = ""
@@ -403,7 +403,7 @@ def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Compariso
     )
 
 
-def _against_files(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> tuple[Comparison, ...]:
+def _against_files(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> list[Comparison]:
     """Return the comparisons of a system with rankings from files, on the queries of its mean."""
     names = {row.name for row in systems if is_imported(row)}
     entries = {
@@ -413,7 +413,7 @@ def _against_files(metrics: Json, system: str, mean: Json, systems: Sequence[Row
         and entry["system"] == system
         and all(entry[key] == mean[key] for key in ("collection", "split", "measure"))
     }
-    return tuple(_comparison(metrics, entry, systems) for entry in entries.values())
+    return [_comparison(metrics, entry, systems) for entry in entries.values()]
 
 
 def _mean(metrics: Json, system: str, lead: Json, entry: Json | None) -> Json | None:
