@@ -35,8 +35,8 @@ BM25 = "BM25"
 MOST_TIMES = 100
 """If a difference would take more than so many times as many queries to become clear, no number is given."""
 UNTRAINED = (
-    "Nothing was trained: training needs a few hundred judged queries in a split `train`. `recipe: folds` measures what "
-    "training on some of the other queries would give."
+    "Nothing was trained: training needs a few hundred judged queries in a split `train`. `recipe: folds` measures "
+    "what training on some of the other queries would give."
 )
 UNASKED = "Nothing was trained, because the config says `train: false`. The split `train` has {:,} judgements."
 HELP = '"Where training does not pay" in docs/pages/guides/results.md of Sparring says what may help.'
