@@ -290,8 +290,8 @@ def test_rows_say_what_was_trained_and_what_a_query_costs() -> None:
     verdict = verdict_of(metrics, systems)
     assert verdict is not None
     assert verdict.sentences == [
-        "The best trained system on the dev queries is retriever. RR@10 .550 [.450, .650] on average over 2 collections "
-        "with 60 queries.",
+        "The best trained system on the dev queries is retriever. RR@10 .550 [.450, .650] on average over 2 "
+        "collections with 60 queries.",
         "That is not clearly better than BM25 (.500, p = .30), which is cheaper and needs no training.",
         "A difference of this size would be clear with about 490 queries.",
     ]
