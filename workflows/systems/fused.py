@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparring.components.retrieval.fusion import FusionConfig, fitted
-from sparring.components.systems.config import FusedStage as Stage
+from sparring.components.systems.stages.fused import FusedStage as Stage
 from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.store.dag import Step, step

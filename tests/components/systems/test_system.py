@@ -12,9 +12,10 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS
 from sparring.components.retrieval import quantised
-from sparring.components.systems.config import VERSION, NeighboursStage, SystemConfig
+from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.loaded import LoadedRetriever
+from sparring.components.systems.stages.neighbours import NeighboursStage
 from sparring.components.systems.system import LoadedSystem
 
 COUNT = 30
@@ -69,9 +70,7 @@ def system(**stages: Any) -> tuple[LoadedSystem, Lists, Lists]:
     loaded = LoadedSystem(
         config,
         Given(),
-        lexical={"lexical": lexical} if "lexical" in stages else {},  # type: ignore[dict-item]
-        dense={"dense": dense} if "dense" in stages else {},  # type: ignore[dict-item]
-        rankers={"ranker": scorer} if "ranker" in stages else {},  # type: ignore[dict-item]
+        {"lexical": lexical, "dense": dense, "ranker": scorer},
     )
     return loaded, lexical, dense
 
