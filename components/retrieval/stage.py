@@ -4,9 +4,9 @@ in `example.py`. A retriever kind supplies the class of its first stage (`IndexK
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -24,17 +24,6 @@ Vectors = Callable[[np.ndarray], np.ndarray]
 
 INDEX = "index"
 """Folder of an index's files."""
-
-
-class Needs(NamedTuple):
-    """What the lines of a stage in `example.py` need."""
-
-    packages: Sequence[str] = ()
-    """Names for pip."""
-    modules: Sequence[str] = ()
-    """Imported modules, such as `numpy as np`."""
-    names: Mapping[str, Sequence[str]] = {}
-    """Names that are imported from a module, by module."""
 
 
 class StageConfig(Config):
@@ -68,18 +57,13 @@ class StageConfig(Config):
         their score."""
         return None
 
-    @property
-    def needs(self) -> Needs:
-        """What its lines in `example.py` need."""
-        return Needs()
-
     def sentence(self, name: str) -> str:
         """Describe the stage for the card, in one sentence."""
         raise NotImplementedError
 
     def lines(self, system: Any, name: str) -> str:
-        """Return the lines of `example.py` that compute `scores["NAME"]` of a `SystemConfig`. The program has the
-        variables `query`, `stage`, `documents` and `scores`."""
+        """Return the lines of `example.py` that compute `scores["NAME"]`, with their imports. `system` is the
+        `SystemConfig`. The program has the variables `query`, `stage`, `documents` and `scores`."""
         raise NotImplementedError
 
     def open(self, folder: Path, options: Mapping[str, Any]) -> Any:
@@ -155,10 +139,6 @@ class StoredStage(RetrieverStage):
     def contents(self) -> dict[str, str]:
         files = {self.retriever: f"the retriever, for `{self._loader}`", self.rows: "the documents' representations"}
         return files if self.index is None else {**files, self.index: "an index of the representations"}
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(["sentence-transformers"], ["numpy as np"], {"sentence_transformers": [self._loader]})
 
     def sentence(self, name: str) -> str:
         """Name the kind and the number of documents."""

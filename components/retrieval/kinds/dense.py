@@ -20,7 +20,7 @@ from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.shape import ModelShape
 from sparring.components.retrieval import quantised, topk
 from sparring.components.retrieval.kind import IndexFile, IndexOptions, IndexShape, RetrieverKind, Rows, VectorIndex
-from sparring.components.retrieval.stage import Nearest, Needs, RetrieverStage, Vectors
+from sparring.components.retrieval.stage import Nearest, RetrieverStage, Vectors
 
 if TYPE_CHECKING:
     from sparring.components.models.dual_encoder import DualEncoder
@@ -35,6 +35,8 @@ PROBES, EF = 16, 128
 """Cells of an inverted file and candidates of a graph that are looked at by default."""
 
 RETRIEVER = """\
+import faiss
+from sentence_transformers import SentenceTransformer
 (retriever := SentenceTransformer(stage["retriever"])).max_seq_length = stage["query_tokens"]
 vector = retriever.encode_query([query]).astype(stage["vectors"]).astype("float32")
 """
@@ -74,11 +76,6 @@ class DenseStage(RetrieverStage):
             self.retriever: "the retriever, for `SentenceTransformer`",
             self.index: "the documents' vectors, for `faiss.read_index`; row i is line i of the documents",
         }
-
-    @property
-    def needs(self) -> Needs:
-        names = {"sentence_transformers": ["SentenceTransformer"]}
-        return Needs(["sentence-transformers", "faiss-cpu"], ["faiss"], names)
 
     def sentence(self, name: str) -> str:
         """Name the number of documents."""

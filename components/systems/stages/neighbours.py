@@ -6,9 +6,10 @@ from pydantic import Field
 
 from sparring.components.neighbours.reciprocal import ROUNDING
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
-from sparring.components.retrieval.stage import Needs, StageConfig
+from sparring.components.retrieval.stage import StageConfig
 
 NEIGHBOURS = """\
+import numpy as np
 vector, index, rows = kept["OF"]
 # Two elements, the query or one of its first documents, are neighbours if each is among the other's k nearest.
 ranked = list(scores["OF"])
@@ -56,10 +57,6 @@ class NeighboursStage(NeighboursRerankConfig, StageConfig):
     @property
     def inputs(self) -> list[str]:
         return [self.of]
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(modules=["numpy as np"])
 
     def sentence(self, name: str) -> str:
         """Name the numbers."""

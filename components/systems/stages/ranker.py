@@ -7,9 +7,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sparring.components.config import listing
-from sparring.components.retrieval.stage import Needs, StageConfig
+from sparring.components.retrieval.stage import StageConfig
 
 JUDGED = """\
+from sentence_transformers import CrossEncoder
 ranked = list(scores["OF"])
 judged = dict(zip(ranked, CrossEncoder(stage["folder"], trust_remote_code=True).predict(
     [(query, documents[id]) for id in ranked[: stage["depth"]]]).tolist()))
@@ -56,10 +57,6 @@ class RankerStage(StageConfig):
     @property
     def precisions(self) -> set[str]:
         return {self.precision}
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(["sentence-transformers"], names={"sentence_transformers": ["CrossEncoder"]})
 
     def sentence(self, name: str) -> str:
         """Say what orders the documents."""

@@ -8,9 +8,12 @@ from pydantic import Field
 
 from sparring.components.data import reading
 from sparring.components.data.reading import CONTEXT, QUESTION
-from sparring.components.retrieval.stage import Needs, StageConfig
+from sparring.components.retrieval.stage import StageConfig
 
 READ = """\
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.modeling_outputs import BaseModelOutput
 tokenizer = AutoTokenizer.from_pretrained(stage["folder"])
 reader = AutoModelForSeq2SeqLM.from_pretrained(stage["folder"]).eval()
 ids = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -73,14 +76,6 @@ class ReaderStage(StageConfig):
     @property
     def precisions(self) -> set[str]:
         return {self.precision}
-
-    @property
-    def needs(self) -> Needs:
-        names = {
-            "transformers": ["AutoModelForSeq2SeqLM", "AutoTokenizer"],
-            "transformers.modeling_outputs": ["BaseModelOutput"],
-        }
-        return Needs(["sentence-transformers"], ["torch"], names)
 
     def sentence(self, name: str) -> str:
         """Name the number of documents."""
