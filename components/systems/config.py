@@ -77,18 +77,22 @@ class SystemConfig(Config):
             earlier = list(self.stages)[: list(self.stages).index(name)]
             for source in stage.inputs:
                 if source not in earlier:
-                    raise ValueError(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}")
+                    raise Invalid(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}", "unknown-stage")
                 if isinstance(self.stages[source], ReaderStage):
-                    raise ValueError(f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage")
+                    message = f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage"
+                    raise Invalid(message, "reads-a-reader")
             if isinstance(stage, NeighboursStage) and not self.stages[stage.of].has_vectors:
-                raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
+                message = f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage"
+                raise Invalid(message, "no-vectors")
             if isinstance(stage, ExpansionStage) and not self.stages[stage.of].in_java:
-                raise ValueError(f"stages.{name}.of: {stage.of!r} has no Lucene index; accepted: a lexical stage")
+                message = f"stages.{name}.of: {stage.of!r} has no Lucene index; accepted: a lexical stage"
+                raise Invalid(message, "no-lucene-index")
             if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))
         read = {source for stage in self.stages.values() for source in stage.inputs}
         if unread := [name for name in list(self.stages)[:-1] if name not in read]:
-            raise ValueError(f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one")
+            message = f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one"
+            raise Invalid(message, "unread-stage")
         return self
 
     @property
@@ -184,16 +188,16 @@ def read(folder: Path) -> SystemConfig:
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
+        raise UserError(f"{path}: not JSON: {error}", key=str(path), code="other-format") from None
     version = tree.get("version") if isinstance(tree, dict) else None
     if version != VERSION:
-        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; {AGAIN}")
+        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; {AGAIN}", code="other-version")
     config = parse(SystemConfig, tree, where=str(path))
     for part in config.parts:
         if not (folder / part).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{path}: {part!r} is outside of the folder; accepted: names inside it")
+            raise UserError(f"{path}: {part!r} is outside of the folder; accepted: names inside it", code="outside")
         if not (folder / part).exists():
-            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; {AGAIN}")
+            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; {AGAIN}", code="missing-file")
         try:
             check_whole(folder / part)
         except Damaged as error:

@@ -204,7 +204,7 @@ class LoadedSystem:
         best first. Documents with equal scores stay in their order. UserError if the system has no ranker."""
         rankers = [self._parts[name] for name, _ in self.config.of_kind(RankerStage)]
         if not rankers:
-            raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.")
+            raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.", code="no-model")
         texts = _checked(documents, "rerank: documents")
         with self._one_at_a_time:
             (scores,) = rankers[-1](_checked(query, "rerank: query"), [texts])
@@ -218,7 +218,9 @@ class LoadedSystem:
         """
         retrievers = [self._parts[name] for name, _ in self.config.of_kind(RetrieverStage)]
         if not retrievers:
-            raise UserError(f"embed: {self.config.name!r} has no retriever. Load a system that has one.")
+            raise UserError(
+                f"embed: {self.config.name!r} has no retriever. Load a system that has one.", code="no-model"
+            )
         if side not in ("query", "document"):
             raise UserError(f"embed: side is {side!r}. Use 'query' or 'document'.")
         with self._one_at_a_time:
@@ -228,7 +230,9 @@ class LoadedSystem:
     def text_of(self, doc_id: str) -> str:
         """Return a document's text as a query. Raise UserError if there is no such document."""
         if self.documents.place(doc_id) is None:
-            raise UserError(f"id: no document is called {doc_id!r}; accepted: the id of a document")
+            raise UserError(
+                f"id: no document is called {doc_id!r}; accepted: the id of a document", code="unknown-document"
+            )
         return document_text(*self.documents.texts([doc_id])[doc_id])[:QUERY_CHARACTERS]
 
     def _search(
@@ -347,7 +351,7 @@ def _checked(texts: str | Sequence[str], argument: str) -> list[str]:
     """Return one text or many as a list. Raise UserError for anything else."""
     checked = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
     if not all(isinstance(text, str) for text in checked):
-        raise UserError(f"{argument} must be a string or a list of strings.")
+        raise UserError(f"{argument} must be a string or a list of strings.", key=argument, code="not-text")
     return checked
 
 

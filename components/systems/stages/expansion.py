@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparring.components.config import Config
+from sparring.components.config import Config, Invalid
 from sparring.components.expansion import feedback
 from sparring.components.expansion.relevance_model import RelevanceConfig
 from sparring.components.models.generator_configs import GenerateConfig
@@ -225,15 +225,15 @@ class ExpansionStage(StageConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.relevance is None) == (self.generate is None):
-            raise ValueError("relevance, generate: accepted: one of them")
+            raise Invalid("relevance, generate: accepted: one of them", "one-of")
         if self.generate is not None and self.generator is None:
-            raise ValueError("generator: none; accepted: the folder of a language model")
+            raise Invalid("generator: none; accepted: the folder of a language model", "missing-key")
         if self.relevance is not None and self.frequencies is None:
-            raise ValueError("frequencies: none; accepted: the file of the terms' frequencies")
+            raise Invalid("frequencies: none; accepted: the file of the terms' frequencies", "missing-key")
         if (self.reranker is None) == (self.choice == "lowest"):
-            raise ValueError("reranker: accepted with `choice: lowest`, and needed there")
+            raise Invalid("reranker: accepted with `choice: lowest`, and needed there", "needed-together")
         if (self.fusion is None) == (self.choice == "all" or self.most > 1):
-            raise ValueError("fusion: accepted for several expansions of a query, and needed there")
+            raise Invalid("fusion: accepted for several expansions of a query, and needed there", "needed-together")
         return self
 
     @property

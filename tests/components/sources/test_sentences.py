@@ -16,6 +16,7 @@ from sparring.components.sources.base import AnySource
 from sparring.components.sources.records import Document, Judgement, Query
 from sparring.workflows.steps.ingest import ingest
 from tests.support import toy
+from tests.support.errors import refused
 from tests.support.sources import source, without_place, write
 
 DATA = os.environ.get("SPARRING_TEST_DATA")
@@ -88,7 +89,7 @@ def test_what_dangles_is_named_where_it_stands(folder: Path, tmp_path: Path) -> 
     lines = ["query-id\tcorpus-id\tscore", "q1\td1\t1", "q1\td9\t1", "q9\td1\t1"]
     write(folder / "qrels/train.tsv", *lines)
     (out := tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match=r"qrels/train\.tsv:4: judgement of a missing query 'q9'"):
+    with refused("train.tsv:4", "judgement-of-a-missing-query", "'q9'"):
         ingest(out, toy.INLINE, source=cut(folder))
     summary = ingest(out, toy.INLINE, source=cut(folder, on_bad="drop"))
     reasons = {reason: found["count"] for reason, found in summary["dropped"].items()}

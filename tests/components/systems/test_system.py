@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS
 from sparring.components.retrieval import quantised
 from sparring.components.systems.config import VERSION, SystemConfig
@@ -17,6 +16,7 @@ from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.loaded import LoadedRetriever
 from sparring.components.systems.stages.neighbours import NeighboursStage
 from sparring.components.systems.system import LoadedSystem
+from tests.support.errors import refused
 
 COUNT = 30
 
@@ -139,7 +139,7 @@ def test_no_queries_find_nothing() -> None:
 
 @pytest.mark.parametrize("texts", [3, ["cats", None], [b"cats"], [["cats"]]])
 def test_what_is_no_list_of_strings_is_refused(texts: Any) -> None:
-    with pytest.raises(UserError, match="search: queries must be a string or a list of strings"):
+    with refused("search: queries", "not-text"):
         system(dense=DENSE)[0].search(texts, 5)
 
 
@@ -197,5 +197,5 @@ def test_what_is_left_out_is_in_no_list(stages: Any) -> None:
 def test_a_document_is_a_query_by_its_id() -> None:
     loaded = system(dense=DENSE)[0]
     assert loaded.text_of("d03") == "title of d03 d03"
-    with pytest.raises(UserError, match=r"id: no document is called 'd99'"):
+    with refused("id", "unknown-document", "'d99'"):
         loaded.text_of("d99")
