@@ -74,8 +74,8 @@ def test_weights_that_do_not_fit_the_config_are_refused(
 ) -> None:
     """Weights that are missing would be random numbers."""
     shutil.copytree(encoder, tmp_path / "own")
-    about = tmp_path / "own" / "config.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), key: value}))
+    details = tmp_path / "own" / "config.json"
+    details.write_text(json.dumps({**json.loads(details.read_text()), key: value}))
     wanted = toy.ranker_config(tmp_path / "own", pooling=pooling, dropout=None)
     mistake = pytest.raises(UserError, match=rf"model: \S+: the weights do not match config\.json: .*{says}")
     with pretrained.shapes_alone() if kind != "whole" else nullcontext(), mistake:
@@ -91,11 +91,11 @@ def test_a_head_of_several_labels_is_refused_for_a_ranker(encoder: Path, tmp_pat
     with pretrained.shapes_alone():
         CrossEncoder.start(wanted)
     for labels in (1, 3):
-        about = transformers.AutoConfig.from_pretrained(encoder, num_labels=labels)
-        auto.from_config(about).save_pretrained(tmp_path / "own")
-        several = pytest.raises(UserError, match=r"own: the head gives 3 scores per pair, but a ranker needs one")
+        details = transformers.AutoConfig.from_pretrained(encoder, num_labels=labels)
+        auto.from_config(details).save_pretrained(tmp_path / "own")
+        batch = pytest.raises(UserError, match=r"own: the head gives 3 scores per pair, but a ranker needs one")
         for making in (pretrained.shapes_alone, nullcontext):
-            with making(), several if labels > 1 else nullcontext():
+            with making(), batch if labels > 1 else nullcontext():
                 CrossEncoder.start(wanted)
     CrossEncoder.start(wanted.model_copy(update={"pooling": "first"}))
 
@@ -198,14 +198,14 @@ def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path, monkeypatch: pyte
     assert found(dropout=0.0) == {0.0}
     assert found(dropout=0.3) == {0.3}
     assert pretrained.encoder(config(encoder, dropout=0.3)).config.attention_probs_dropout_prob == 0.3
-    other = toy.write_encoder(tmp_path / "distilbert", "distilbert")
-    distilled = pretrained.encoder(config(other, dropout=0.3)).config
+    second = toy.write_encoder(tmp_path / "distilbert", "distilbert")
+    distilled = pretrained.encoder(config(second, dropout=0.3)).config
     assert (distilled.dropout, distilled.attention_dropout) == (0.3, 0.3)
     t5 = pretrained.encoder(config(toy.write_encoder(tmp_path / "t5", "t5"), dropout=0.3))
     assert {module.p for module in t5.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}
     monkeypatch.setattr(pretrained, "DROPOUTS", ("hidden_dropout_prob",))
     with refused("model", "fixed-by-model"):
-        pretrained.encoder(config(other, dropout=0.0))
+        pretrained.encoder(config(second, dropout=0.0))
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "runs/a/b"])
@@ -256,11 +256,11 @@ def test_a_hubs_id_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_weights_of_a_module_by_themselves(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    one, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
-    saved.save_weights(one, tmp_path / "head.safetensors", prefix="linear.")
-    saved.load_weights(other, tmp_path / "head.safetensors", prefix="linear.")
-    assert torch.equal(one.weight, other.weight)
-    assert torch.equal(one.bias, other.bias)
+    first, second = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    saved.save_weights(first, tmp_path / "head.safetensors", prefix="linear.")
+    saved.load_weights(second, tmp_path / "head.safetensors", prefix="linear.")
+    assert torch.equal(first.weight, second.weight)
+    assert torch.equal(first.bias, second.bias)
 
 
 def test_a_seeded_block_leaves_the_generator_as_it_was() -> None:
@@ -339,7 +339,7 @@ def test_a_model_without_some_of_its_weights_is_damaged(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     lost = next(name for name in weights if name.endswith("attention.self.query.weight"))
     save_file(
-        {name: one for name, one in weights.items() if name != lost},
+        {name: item for name, item in weights.items() if name != lost},
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
@@ -359,8 +359,8 @@ def test_whether_two_passes_differ_is_known_of_every_kind(tmp_path: Path, kind: 
 def test_a_model_that_drops_nothing_is_known_by_its_files(tmp_path: Path, dropout: float) -> None:
     folder = toy.write_encoder(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
-    told = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config | told))
+    report = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config | report))
     assert lacks_dropout(toy.retriever_config(folder)) == (dropout == 0)
 
 

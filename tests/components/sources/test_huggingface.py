@@ -30,21 +30,21 @@ def test_huggingface_saved_to_disk(tmp_path: Path) -> None:
             split: {"path": str(tmp_path / "qrels"), "split": split, "columns": columns} for split in ("train", "test")
         },
     }
-    found = source(format="huggingface", **keys)
-    assert any(name.endswith(".arrow") for name in found.files())
-    assert without_place(found.read_documents()) == [("a", "A", "x"), ("b", "B", "y")]
-    assert without_place(found.read_queries()) == [
+    result = source(format="huggingface", **keys)
+    assert any(name.endswith(".arrow") for name in result.files())
+    assert without_place(result.read_documents()) == [("a", "A", "x"), ("b", "B", "y")]
+    assert without_place(result.read_queries()) == [
         ("1", "one", [], "train"),
         ("2", "two", [], "test"),
         ("3", "three", [], UNJUDGED),
     ]
-    assert without_place(found.read_qrels()) == [("1", "a", 1, "train"), ("2", "b", 3, "test")]
+    assert without_place(result.read_qrels()) == [("1", "a", 1, "train"), ("2", "b", 3, "test")]
     wrong = {"dev": {"path": str(tmp_path / "qrels"), "split": "dev"}}
     with refused("qrels", "unknown-split", "'dev'"):
         list(source(format="huggingface", **(keys | {"qrels": wrong})).read_qrels())
-    other = {"path": str(tmp_path / "qrels" / "train"), "split": "test", "columns": columns}
+    second = {"path": str(tmp_path / "qrels" / "train"), "split": "test", "columns": columns}
     with refused("split", "no-splits", "'test'"):
-        list(source(format="huggingface", **(keys | {"qrels": {"test": other}})).read_qrels())
+        list(source(format="huggingface", **(keys | {"qrels": {"test": second}})).read_qrels())
     unknown = {"path": str(tmp_path / "queries"), "split": "test"}
     with refused("split", "no-splits", "'test'"):
         list(source(format="huggingface", **(keys | {"queries": unknown})).read_queries())
@@ -81,6 +81,6 @@ def test_offsets_that_point_out_of_a_saved_dataset_are_refused(tmp_path: Path) -
     assert raw.count(ends) == 1
     file.write_bytes(raw.replace(ends, struct.pack("<4i", 0, 5, 11, 2**30)))
     table = {"path": str(tmp_path / "saved")}
-    found = source(format="huggingface", documents=table, queries=table)
+    result = source(format="huggingface", documents=table, queries=table)
     with refused("saved", "other-format"):
-        list(found.read_documents())
+        list(result.read_documents())

@@ -39,14 +39,14 @@ def table(columns: dict[str, list[Any]], *, renamed: dict[str, str] | None = Non
 def test_parquet_of_our_own_tables(tmp_path: Path) -> None:
     for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
         pq.write_table(table(columns), tmp_path / f"{name}.parquet")
-    found = parquet(path=str(tmp_path))
-    assert list(found.files()) == ["documents.parquet", "queries.parquet", "qrels.parquet"]
-    assert list(found.read_documents()) == [
+    result = parquet(path=str(tmp_path))
+    assert list(result.files()) == ["documents.parquet", "queries.parquet", "qrels.parquet"]
+    assert list(result.read_documents()) == [
         ("a", "A", "x", f"{tmp_path}/documents.parquet: row 1"),
         ("b", "", "y", f"{tmp_path}/documents.parquet: row 2"),
     ]
-    assert without_place(found.read_queries()) == [("p", "p?", ["1"], "train"), ("q", "q?", [], "test")]
-    assert without_place(found.read_qrels()) == [("p", "a", 1, "train"), ("q", "b", 2, "test")]
+    assert without_place(result.read_queries()) == [("p", "p?", ["1"], "train"), ("q", "q?", [], "test")]
+    assert without_place(result.read_qrels()) == [("p", "a", 1, "train"), ("q", "b", 2, "test")]
     chosen = parquet(path=str(tmp_path), splits={"dev": "test"})
     assert without_place(chosen.read_queries()) == [("q", "q?", [], "dev")]
     assert without_place(chosen.read_qrels()) == [("q", "b", 2, "dev")]
@@ -59,9 +59,9 @@ def test_parquet_of_other_tables(tmp_path: Path) -> None:
     pq.write_table(table(QUERIES, without="split"), tmp_path / "queries.parquet")
     pq.write_table(table(QRELS, without="split"), tmp_path / "qrels.parquet")
     keys: dict[str, Any] = {"documents": "part-*.parquet", "columns": {"documents": {"doc_id": "id"}}}
-    found = parquet(path=str(tmp_path), split="test", **keys)
-    assert without_place(found.read_documents()) == [("a", "A", "x"), ("b", "", "y")]
-    assert without_place(found.read_queries()) == [("p", "p?", ["1"], "test"), ("q", "q?", [], "test")]
+    result = parquet(path=str(tmp_path), split="test", **keys)
+    assert without_place(result.read_documents()) == [("a", "A", "x"), ("b", "", "y")]
+    assert without_place(result.read_queries()) == [("p", "p?", ["1"], "test"), ("q", "q?", [], "test")]
     with refused("qrels.parquet", "no-split"):
         list(parquet(path=str(tmp_path), **keys).read_queries())
     with refused("part-0.parquet", "wrong-columns", "'body'"):
@@ -93,8 +93,8 @@ def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_pat
     pq.write_table(table(QUERIES), tmp_path / "queries.parquet")
     judged = {**QRELS, "query_id": ["p", "x"]}
     pq.write_table(table(judged, without="split"), tmp_path / "qrels.parquet")
-    found = parquet(path=str(tmp_path))
-    assert without_place(found.read_qrels()) == [("p", "a", 1, "train"), ("x", "b", 2, "unjudged")]
+    result = parquet(path=str(tmp_path))
+    assert without_place(result.read_qrels()) == [("p", "a", 1, "train"), ("x", "b", 2, "unjudged")]
     alone = parquet(path=str(tmp_path), queries=None, qrels=None)
     assert list(alone.files()) == ["documents.parquet"]
     assert list(alone.read_queries()) == list(alone.read_qrels()) == []
@@ -103,8 +103,8 @@ def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_pat
 def test_declared_tables_without_rows_are_refused(tmp_path: Path) -> None:
     for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
         pq.write_table(table(columns).slice(0, 1 if name == "documents" else 0), tmp_path / f"{name}.parquet")
-    found = parquet(path=str(tmp_path))
+    result = parquet(path=str(tmp_path))
     with refused("queries.parquet", "no-rows"):
-        list(found.read_queries())
+        list(result.read_queries())
     with refused("qrels.parquet", "no-rows"):
-        list(found.read_qrels())
+        list(result.read_qrels())

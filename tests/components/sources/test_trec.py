@@ -31,10 +31,10 @@ def ranking(found: dict[str, list[tuple[str, float]]]) -> pa.Table:
 
 
 def order(table: pa.Table) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for row in table.to_pylist():
-        found.setdefault(row["query_id"], []).append(row["doc_id"])
-    return found
+        result.setdefault(row["query_id"], []).append(row["doc_id"])
+    return result
 
 
 TIES = {
@@ -69,9 +69,9 @@ def test_trec_evals_order_is_ours(tmp_path: Path) -> None:
     for query, documents in TIES.items():
         for place, (wanted, _) in enumerate(documents, 1):
             judged = [ir_measures.Qrel(query, wanted, 1)]
-            run = [one for one in ir_measures.read_trec_run(str(tmp_path / "run.txt")) if one.query_id == query]
-            found = ir_measures.pytrec_eval.calc_aggregate([ir_measures.RR], judged, run)
-            assert found[ir_measures.RR] == pytest.approx(1 / place), (query, wanted)
+            run = [item for item in ir_measures.read_trec_run(str(tmp_path / "run.txt")) if item.query_id == query]
+            result = ir_measures.pytrec_eval.calc_aggregate([ir_measures.RR], judged, run)
+            assert result[ir_measures.RR] == pytest.approx(1 / place), (query, wanted)
 
 
 @given(scores=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30))
