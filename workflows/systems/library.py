@@ -163,7 +163,7 @@ class Library:
 
         def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
             candidates = search(queries, order, min(len(order), times * max(k, dense.k)))
-            return quantised.rescored(queries, candidates, order, documents, quantiser, k)
+            return quantised.rescore(queries, candidates, order, documents, quantiser, k)
 
         return nearest
 
