@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from sparring.components.config import Config, Damaged
+from sparring.components.config import Config, Damaged, UserError
 from sparring.components.data.vectors import KIND, SHARDS, document_shards
 from sparring.components.files import read_json
 from sparring.components.retrieval import topk
@@ -149,6 +149,10 @@ class StoredStage(RetrieverStage):
         """Name the folders, and the index with its search parameters."""
         index = {"index": path(INDEX, ""), "factory": search.index, "probes": search.probes, "ef": search.ef}
         return {"rows": path("rows", ""), **(index if search.index is not None else {})}
+
+    def lines(self, system: Any, name: str) -> str:
+        """Raise UserError: a kind writes its own lines."""
+        raise UserError(f"kind: {self.kind!r} has no lines for `example.py`. Write `lines` of its `stage`.")
 
     def write(self, folder: Path, rows: Path, index: Path | None, search: Any, *, threads: int) -> None:
         """Copy the representations, and the index."""

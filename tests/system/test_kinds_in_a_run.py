@@ -15,6 +15,8 @@ from sparring.components.systems.system import LoadedSystem
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the programs' files
+
 KINDS = {"tests.support.sparse_kind": "inverted", "tests.support.multi_vector_kind": None}
 """Each with an index of its own, if it has one."""
 

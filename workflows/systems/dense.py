@@ -207,7 +207,7 @@ class Dense(System):
             query_tokens=lengths_of(model)["query_tokens"],
             precision=self.encode.precision,
             vectors=self.encode.vectors,
-            **details,
+            **{"kind": self.model.kind, **details},
         )
 
     def open(self, name: str, plan: "Plan", library: "Library") -> Any:
