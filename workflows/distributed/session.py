@@ -24,6 +24,7 @@ from sparring.components.config import UserError
 from sparring.components.files import unwritable
 from sparring.components.timing import timed
 from sparring.workflows import PACKAGE
+from sparring.workflows.distributed import resources
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.leftovers import driver_of
 from sparring.workflows.distributed.limits import cores
@@ -244,6 +245,14 @@ def node_name() -> str:
     return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
 
 
+def session_id() -> str:
+    """Name the present session of Ray, which differs from all earlier sessions. Return "" if there is none."""
+    import ray
+
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{context.get_node_id()} {context.get_job_id()}" if context else ""
+
+
 def stop_ray() -> None:
     """Leave Ray, if this process has started or joined it."""
     if "ray" in sys.modules:
@@ -254,3 +263,4 @@ def stop_ray() -> None:
         for name in ("ray", "ray.data"):  # messages of threads that are still at work explain nothing
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         ray.shutdown()
+        resources.forget_warm()
