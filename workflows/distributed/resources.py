@@ -106,6 +106,14 @@ def keep_warm(kind: Hashable, thing: Any, holds: Resources, end: Callable[[], No
         _warm.append(_Warm(kind, thing, holds, end))
 
 
+def end_warm() -> None:
+    """End everything that is kept warm."""
+    with _changed:
+        warm, _warm[:] = list(_warm), []
+    for item in warm:
+        item.end()
+
+
 def forget_warm() -> None:
     """Forget everything that is kept warm, since it has ended by itself."""
     with _changed:
