@@ -107,7 +107,8 @@ def map_on_ray(
     kind = Kind(session_id(), joined, pool.threads if joined and not gpu else 0, gpus)
     needs = Resources(gpus=size * gpus) if gpu else Resources(cpus=size * pool.threads)
     filler = {"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor}
-    with resources.reserve(needs, machine.resources, kind=kind, most=size) as warm:
+    most = len(shards) if joined and pool.workers is None else size  # nodes may have joined in an earlier map
+    with resources.reserve(needs, machine.resources, kind=kind, most=most) as warm:
         if not warm:
             _require_processors(ray, machine, pool, kind)
         run = _RayMap(ray, machine, pool, kind, size, shards, out, filler, warm)
@@ -258,7 +259,7 @@ class _RayMap:
         begun = [process for process in self._processes if process.begun]
         for level in range(SHARDS_ON_GPU if self._kind.gpus else SHARDS_ON_CPU):
             for process in begun:
-                if not self._waiting or (level and len(self._waiting) < len(self._processes)):
+                if not self._waiting or (level and len(self._waiting) <= 2 * len(self._processes)):
                     return
                 if len(process.calls) <= level:
                     shard = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""Encode a collection's documents and the queries of a split, shard by shard on Ray Data."""
+"""Encode a collection's documents and the queries of a split, shard by shard."""
 
 from pathlib import Path
 from typing import Any, Literal

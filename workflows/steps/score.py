@@ -1,5 +1,4 @@
-"""Score pairs of a query and a document with a ranker, on Ray Data. The pairs come from groups, or from a ranking to
-rerank."""
+"""Score pairs of a query and a document with a ranker. The pairs come from groups, or from a ranking to rerank."""
 
 from pathlib import Path
 from typing import Any, Literal
