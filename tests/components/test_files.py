@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from sparring.components.config import UserError
-from sparring.components.files import append, new_folder, remove, remove_leftovers, replacing, unwritable, write_json
+from sparring.components.files import (
+    append,
+    made_once,
+    new_folder,
+    remove,
+    remove_leftovers,
+    replacing,
+    unwritable,
+    write_json,
+)
 from sparring.workflows import ROOT
 
 
@@ -303,3 +313,28 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
         (folder / "config.json").touch()
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "model").iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]
+
+
+def test_what_is_made_once_is_made_by_one_of_many(tmp_path: Path) -> None:
+    """The others wait for it. If it fails, the next one makes it."""
+    made = []
+
+    def make(path: Path) -> None:
+        made.append(path)
+        path.mkdir()
+        (path / "file").write_text("whole")
+        if len(made) == 1:
+            raise RuntimeError("the first fails")
+
+    def ask() -> str:
+        try:
+            made_once(tmp_path / ".shared", make)
+        except RuntimeError as error:
+            return str(error)
+        return (tmp_path / ".shared" / "file").read_text()
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = sorted(pool.map(lambda _: ask(), range(4)))
+    assert answers == ["the first fails", "whole", "whole", "whole"]
+    assert len(made) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".shared", ".shared.lock"]
