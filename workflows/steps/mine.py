@@ -83,7 +83,8 @@ class Sampler(FunctionRef):
         if complaint:
             raise UserError(
                 f"{self.function} returned {complaint}; accepted: at most {count} different whole numbers from 0 to "
-                f"{len(scores) - 1}, the positions of candidates"
+                f"{len(scores) - 1}, the positions of candidates",
+                code="wrong-sample",
             )
         return positions.astype(np.int64)
 
@@ -135,16 +136,18 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
     if config.given is not None and not (data / "given.parquet").exists():
         raise UserError(
             f"mine: given: {config.given}: the collection's source provides none; accepted: null, or a `data.format` "
-            f"that provides them: {listing(GIVING)}"
+            f"that provides them: {listing(GIVING)}",
+            code="no-negatives",
         )
     names = query_ids_of(data, [split])
     if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
         missing = "negatives with scores" if config.given == "scores" else "negatives"
         raise UserError(
-            f"mine: given: {config.given}: the source provides no query of {split!r} with {missing}; accepted: null"
+            f"mine: given: {config.given}: the source provides no query of {split!r} with {missing}; accepted: null",
+            code="no-negatives",
         )
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
-        raise UserError(f"no query of the split {split!r} has a relevant document")
+        raise UserError(f"no query of the split {split!r} has a relevant document", code="no-relevant-document")
 
 
 def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:

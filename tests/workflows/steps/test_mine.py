@@ -509,16 +509,12 @@ def own_samplers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data: Path) -> None:
-    with pytest.raises(UserError, match="given: negatives: the collection's source provides none; accepted: null"):
+    with refused("mine", "no-negatives"):
         drawn(None, given="negatives")
     folder = given([offers(1, 5, 6), offers(2, 9, 10)])
-    with pytest.raises(
-        UserError, match="given: scores: the source provides no query of 'train' with negatives with scores; accepted: "
-    ):
+    with refused("mine", "no-negatives", "'train'"):
         drawn(None, data=folder, given="scores")
-    with pytest.raises(
-        UserError, match="given: negatives: the source provides no query of 'dev' with negatives; accepted: null"
-    ):
+    with refused("mine", "no-negatives", "'dev'"):
         drawn(None, data=folder, given="negatives", split="dev")
     with pytest.raises(ValueError, match="random negatives have no scores"):
         MineConfig(given="scores", random=1)
