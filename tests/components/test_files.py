@@ -317,13 +317,13 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
 
 def test_what_is_made_once_is_made_by_one_of_many(tmp_path: Path) -> None:
     """The others wait for it. If it fails, the next one makes it."""
-    made = []
+    calls = []
 
     def make(path: Path) -> None:
-        made.append(path)
+        calls.append(path)
         path.mkdir()
         (path / "file").write_text("whole")
-        if len(made) == 1:
+        if len(calls) == 1:
             raise RuntimeError("the first fails")
 
     def ask() -> str:
@@ -336,5 +336,5 @@ def test_what_is_made_once_is_made_by_one_of_many(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = sorted(pool.map(lambda _: ask(), range(4)))
     assert answers == ["the first fails", "whole", "whole", "whole"]
-    assert len(made) == 2
+    assert len(calls) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == [".shared", ".shared.lock"]

@@ -34,7 +34,7 @@ SELF_CHECK = 32
 """Rows whose training takes as long as a training's self-check."""
 TARGET, ANSWER, IN_FILE = 20.0, 4.0, 15.0
 """Mean tokens of a generator's target, of an answer, and of an expansion in a file."""
-ORDERED_ID, WRITTEN_ROW, READ_ROW, JUDGED_QUERY = 2.3e-6, 7.5e-7, 5e-7, 5e-5
+ORDERED_ID, WRITTEN_ROW, READ_ROW, JUDGED_QUERY = 6e-7, 7.5e-7, 2.5e-7, 7e-6
 """Seconds of the reference core to order a document's id, to merge and write a row of a ranking, to read a row or an id
 for mining, and to collect the documents that are relevant to a query."""
 MORE_MEMORY = "a machine with more memory"

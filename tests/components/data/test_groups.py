@@ -150,8 +150,8 @@ def unordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, li
 def test_documents_are_looked_up_without_all_ids(unordered: tuple[Path, list[str]]) -> None:
     data, ids = unordered
     sought = [33, 0, 20, 0, 1, 8]
-    found = document_rows(pa.array([ids[row] for row in sought], pa.large_string()), data, source="x")
-    assert found.tolist() == sought
+    rows = document_rows(pa.array([ids[row] for row in sought], pa.large_string()), data, source="x")
+    assert rows.tolist() == sought
     with pytest.raises(ValueError, match="x: the id d30 is not in the collection"):
         document_rows(pa.array(["d1", "d30"], pa.large_string()), data, source="x")
 
