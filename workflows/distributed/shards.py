@@ -82,8 +82,8 @@ def map_shards(
                 for advance in run:
                     done += advance.size
                     progress.set_done(done + advance.under_way)
+                    counts.update(advance.counts)
                     if advance.size:
-                        counts.update(advance.counts)
                         keep()
             transfer.download(out)
     return dict(counts)
