@@ -118,7 +118,7 @@ class MapProcess:
         """Start the process. It ends after `idle_seconds` without work, or never if None."""
         self._lock = threading.Lock()
         self._filler: Filler | None = None
-        self._over, self._failed = "", ""
+        self._map_id, self._over, self._failed = "", "", ""
         self._busy, self._last_used = 0, time.monotonic()
         if idle_seconds is not None:
             threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
@@ -134,12 +134,12 @@ class MapProcess:
         """Make the filler for a map's shards from its arguments. The process has no other map then."""
 
         def work() -> dict[str, float]:
-            self._free()
+            self._free(self._map_id)
             made = Filler(**filler)
             with self._lock:
-                self._filler = made
+                self._filler, self._map_id = made, map_id
             if map_id == self._over:  # finished meanwhile by other processes
-                self._free()
+                self._free(map_id)
             return {}
 
         return self._reported(map_id, work)
@@ -158,9 +158,9 @@ class MapProcess:
         return self._reported(map_id, work)
 
     def finish(self, map_id: str) -> None:
-        """Free the filler of a map that is over."""
+        """Free the filler of a map that is over. On a GPU this may run after the next map has begun."""
         self._over = map_id
-        self._free()
+        self._free(map_id)
 
     def _reported(self, map_id: str, work: Callable[[], dict[str, float]]) -> Report:
         with self._lock:
@@ -179,9 +179,10 @@ class MapProcess:
             with self._lock:
                 self._busy, self._last_used = self._busy - 1, time.monotonic()
 
-    def _free(self) -> None:
+    def _free(self, map_id: str) -> None:
         with self._lock:
-            filler, self._filler = self._filler, None
+            filler = self._filler if self._map_id == map_id else None
+            self._filler = None if filler is not None else self._filler
         if filler is not None:
             filler.close()
             del filler
