@@ -3,7 +3,9 @@
 Column names follow ir_datasets.
 """
 
+import errno
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -143,9 +145,13 @@ def check(table: pa.Table, schema: pa.Schema, *, source: str) -> pa.Table:
 def parts(path: Path) -> list[Path]:
     """List the files of a table, in order.
 
-    A table is one Parquet file, or a directory of them: workers write a large table in parts, each on its own.
+    A table is one Parquet file, or a directory of them: workers write a large table in parts, each on its own. An
+    empty directory counts as a file that is missing.
     """
-    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return files
 
 
 def columns_of(path: Path) -> list[str]:

@@ -483,6 +483,18 @@ def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch:
     assert not (out / "more").exists()
 
 
+def test_a_part_of_a_table_is_downloaded_before_the_other_parts_are_there(cache: Path) -> None:
+    """Each worker uploads the part that it has written."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/parts") / "step-0123456789ab"
+    part = out / "ranking.parquet" / "00000000.parquet"
+    part.parent.mkdir(parents=True)
+    part.write_text("part")
+    transfer.upload(part)
+    shutil.rmtree(cache)
+    transfer.download(out)
+    assert part.read_text() == "part"
+
+
 @pytest.fixture
 def sent(cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[str]:
     """The names of all files that are uploaded from now on. Listings have milliseconds, as AWS's have."""

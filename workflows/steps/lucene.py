@@ -133,13 +133,13 @@ class _Retrieval:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         queries, most = self._queries[task["start"] : task["stop"]], self._k + self._left_out.most
-        found = list(self._searcher.search(queries["text"].to_pylist(), most))
-        lengths = [len(scores) for _, scores in found]
+        retrieved = list(self._searcher.search(queries["text"].to_pylist(), most))
+        lengths = [len(scores) for _, scores in retrieved]
         columns = [
             queries["query_id"].take(np.repeat(np.arange(len(queries)), lengths)),
-            pa.chunked_array([doc_ids for doc_ids, _ in found], RANKING.field("doc_id").type),
+            pa.chunked_array([doc_ids for doc_ids, _ in retrieved], RANKING.field("doc_id").type),
             np.concatenate([np.empty(0, np.int32), *(np.arange(1, n + 1, dtype=np.int32) for n in lengths)]),
-            np.concatenate([np.empty(0, np.float32), *(scores for _, scores in found)]),
+            np.concatenate([np.empty(0, np.float32), *(scores for _, scores in retrieved)]),
         ]
         write_ranking_part(path, [self._left_out(pa.table(columns, schema=RANKING), self._k)], RANKING)
 

@@ -368,8 +368,8 @@ class _Merging:
         for number in np.flatnonzero((sampled >= start) & (sampled < stop)):
             row = sampled[number] - start
             keys = topk.merge([run[row : row + 1] for run in runs], self._writer.most)
-            found = topk.tie_ranks_of(keys[keys != topk.NO_DOCUMENT])
-            shares.append(len(np.intersect1d(found, self._exact[number])) / self._k)
+            retrieved = topk.tie_ranks_of(keys[keys != topk.NO_DOCUMENT])
+            shares.append(len(np.intersect1d(retrieved, self._exact[number])) / self._k)
         return shares
 
 
