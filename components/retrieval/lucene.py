@@ -338,13 +338,28 @@ class IndexWriter:
         self.close()
 
 
+def merge_indexes(path: Path, parts: Sequence[Path]) -> None:
+    """Write one index with the segments of all parts, in order. The documents' numbers follow the parts' order."""
+    autoclass = start_jvm().autoclass
+    settings = autoclass("org.apache.lucene.index.IndexWriterConfig")()
+    # Merging segments would change their order. BM25 counts over all segments, so its scores do not depend on them.
+    settings.setMergePolicy(autoclass("org.apache.lucene.index.NoMergePolicy").INSTANCE)
+    writer = autoclass("org.apache.lucene.index.IndexWriter")(_directory(path), settings)
+    writer.addIndexes(*map(_directory, parts))
+    writer.close()
+
+
+def _directory(path: Path) -> Any:
+    """Open a folder of Lucene's files."""
+    autoclass = start_jvm().autoclass
+    return autoclass("org.apache.lucene.store.FSDirectory").open(autoclass("java.io.File")(str(path)).toPath())
+
+
 def open_index(path: Path) -> Any:
     """Open an index. Raise Damaged if Lucene cannot open it."""
     jnius = start_jvm()
-    place = jnius.autoclass("java.io.File")(str(path)).toPath()
     try:
-        directory = jnius.autoclass("org.apache.lucene.store.FSDirectory").open(place)
-        reader = jnius.autoclass("org.apache.lucene.index.DirectoryReader").open(directory)
+        reader = jnius.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(path))
     except jnius.JavaException as error:
         reason = str(error).splitlines()[0].removeprefix("JVM exception occurred: ")
         raise Damaged(f"{path}: Lucene cannot open it: {reason}", path) from None

@@ -10,7 +10,7 @@ from sparring.components.data.vectors import document_shards
 from sparring.components.files import read_json
 from sparring.components.retrieval import quantised
 from sparring.components.retrieval.kind import DEFAULT
-from sparring.components.retrieval.kinds.dense import INDEX
+from sparring.components.retrieval.kinds.dense import GRAPH, INDEX
 from sparring.components.retrieval.quantised import Kind
 from sparring.components.systems import model_folder
 from sparring.components.systems.config import DenseStage as Stage
@@ -229,6 +229,11 @@ class Dense(System):
         to = folder / stage.index
         if self.index is not None:
             file, search = store.path(self.index) / INDEX, self.search
+            if not file.exists():
+                raise UserError(
+                    f"{self.index.label}: has several graphs, which FAISS cannot merge into one file; accepted: an "
+                    f"index that it can merge, such as IVF4096,PQ64, or at most {GRAPH:,} documents"
+                )
             index.write(index.read(file, probes=search.probes, ef=search.ef, threads=cores(), gpu=False), to)
             return
         path = store.path(self.searched_vectors)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparring.components.config import Config, UserError
 from sparring.components.data.tables import QUERIES, read
-from sparring.components.data.vectors import SHARDS, DocumentVectors, document_shards
+from sparring.components.data.vectors import DocumentVectors, document_shards
 from sparring.components.expansion import feedback
 from sparring.components.retrieval import lucene, quantised, topk
 from sparring.components.retrieval.kind import IndexOptions, RetrieverKind, kind_stored
@@ -137,12 +137,13 @@ class Library:
             dense.retriever,
             *rounding.values(),
         )
-        nearest, vectors = self._index(dense, rows=plan.config.reads_vectors(name))
+        documents = self.documents(plan.deployment.data)
+        nearest, vectors = self._index(dense, len(documents.sorted), rows=plan.config.reads_vectors(name))
         if (by := dense.rescored_by) is not None:
             nearest = self._rescored(nearest, dense, by)
-        return LoadedRetriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
+        return LoadedRetriever(encoder, documents, nearest, vectors)
 
-    def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
+    def _index(self, dense: Dense, documents: int, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """Return the search of the step `search`: by the run's index, or exact. With `rows`, also return a function
         that reads vectors."""
         cuda, threads = self._options()["cuda"], self._threads
@@ -154,10 +155,13 @@ class Library:
                 partial(_exact, kind, shards, folder=path, device=device, threads=threads),
                 _reader(path) if rows else None,
             )
-        folder, search = self._store.path(dense.index), dense.search
+        folder, search, factory = self._store.path(dense.index), dense.search, dense.index.inputs["factory"]
+        files = kind.index_files(factory, documents)
         if rows:  # the vectors are read from the index too
             from sparring.components.retrieval import index
 
+            if len(files) > 1:
+                raise UserError(f"{dense.index.label}: an index of {len(files)} files; accepted here: one file")
             opened = self._once(lambda: _faiss(folder, search, threads), dense.index, search.model_dump_json())
             quantiser = quantised.read(path)
             return (
@@ -166,19 +170,17 @@ class Library:
                 ),
                 index.reader(opened),
             )
-        options, gpu = IndexOptions(search.probes, search.ef), cuda and kind.index_on_gpu()
-        factory = dense.index.inputs["factory"]
-        count = len(document_shards(path)) if (path / SHARDS).exists() else 1
+        options, gpu = IndexOptions(search.probes, search.ef), cuda and kind.index_on_gpu(factory)
         parts = self._once(
             lambda: [
                 (file, kind.open_index(folder / file.name, folder=path, options=options, threads=threads, gpu=gpu))
-                for file in kind.index_files(factory, count)
+                for file in files
             ],
             dense.index,
             str(options),
             gpu,
         )
-        return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts, document_shards(path))), None
+        return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts)), None
 
     def _rescored(self, search: Nearest, dense: Dense, by: Step) -> Nearest:
         """Return the search of the step `rescore`, in which other vectors order the results of a search."""
@@ -212,10 +214,9 @@ def _exact(kind: RetrieverKind, shards: Any, queries: Any, order: topk.Keys, k: 
     return kind.top_k(queries, shards, order, k, **options)
 
 
-def _in_parts(parts: Any, shards: Any, queries: Any, order: topk.Keys, k: int) -> topk.Keys:
+def _in_parts(parts: Any, queries: Any, order: topk.Keys, k: int) -> topk.Keys:
     """Search an index that has several files, and merge the lists."""
-    begins = np.cumsum([0, *map(len, shards)])
-    lists = [search(queries, order[begins[file.first] : begins[file.stop]], k) for file, search in parts]
+    lists = [search(queries, order[file.first : file.stop], k) for file, search in parts]
     return topk.merge(lists, min(k, len(order)))
 
 
