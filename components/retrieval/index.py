@@ -75,13 +75,10 @@ def check_factory(factory: str) -> None:
 
 def merges(factory: str) -> bool:
     """Check whether FAISS can merge indexes that have the same training into one: all but graphs and those that keep
-    vectors for a second look."""
-    index, other = _any(factory), _any(factory)
-    try:
-        index.check_compatible_for_merge(other)
-    except RuntimeError:
-        return False
-    return True
+    vectors for a second look. Vectors may be transformed first."""
+    index = _any(factory)  # its parts do not keep it
+    inside = [part for part in _parts(index) if not isinstance(part, faiss.IndexPreTransform)]
+    return all(isinstance(part, (faiss.IndexIVF, faiss.IndexFlatCodes, faiss.IndexFastScan)) for part in inside)
 
 
 def on_gpu(factory: str) -> bool:

@@ -191,12 +191,18 @@ def test_parts_keep_term_vectors(monkeypatch, sparse, tmp_path):
     assert not rankings[0].equals(found_in(tmp_path / "plain", tmp_path / "one", sparse))
 
 
-def test_workers_build_parts_and_a_killed_build_goes_on(monkeypatch, ray, sparse, tmp_path):
-    """Two workers, or one that was killed after three parts: these are kept, and a half-written one is swept away."""
+def test_two_workers_build_parts(monkeypatch, ray, sparse, tmp_path):
+    rankings = []
+    for name, rows, machine in (("one", 1000, INLINE), ("two", 20, changed(ray, {"java": Pool(workers=2)}))):
+        built(monkeypatch, tmp_path / name, machine, sparse, rows)
+        rankings.append(found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse))
+    assert rankings[0].equals(rankings[1])
+
+
+def test_a_killed_build_goes_on_with_the_remaining_parts(monkeypatch, sparse, tmp_path):
+    """After a kill three parts are there, which are kept, and a half-written one, which is swept away."""
     built(monkeypatch, tmp_path / "one", INLINE, sparse, 1000)
     ranking = found_in(tmp_path / "one ranking", tmp_path / "one", sparse)
-    built(monkeypatch, tmp_path / "two", changed(ray, {"java": Pool(workers=2)}), sparse, 20)
-    assert found_in(tmp_path / "two ranking", tmp_path / "two", sparse).equals(ranking)
     out, whole, seen = tmp_path / "killed", indexing.map_shards, []
 
     def killed(worker, shards, **more):
