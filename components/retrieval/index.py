@@ -130,8 +130,8 @@ def build(
     share. If None, an index that needs training is trained on these documents. With `gpu` the index is filled on a GPU.
     """
     faiss.omp_set_num_threads(threads)
-    start = partial(train, factory, documents, threads=threads, gpu=gpu)
-    index = start() if trained is None else faiss.read_index(str(trained))
+    empty = partial(train, factory, documents, threads=threads, gpu=gpu)
+    index = empty() if trained is None else faiss.read_index(str(trained))
     graph = _graph(index)
     if graph is not None:
         graph.hnsw.efConstruction = ef_construction

@@ -19,7 +19,7 @@ from sparring.workflows.distributed import nodes
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.java import InChild
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.resources import Resources
+from sparring.workflows.distributed.resources import Resources, reserve
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.progress import Progress
@@ -80,8 +80,9 @@ def on_gpu(machine: Machine, kind: IndexKind, factory: str) -> bool:
     if machine.cluster.address is None:
         return kind.index_on_gpu(factory)
     ray, needs = ray_session(machine.cluster), Resources(1, machine.cluster.map.gpus)
-    nodes.wait_for_room(ray, machine.cluster, needs)
-    return bool(ray.get(ray.remote(num_cpus=1, num_gpus=needs.gpus)(kind.index_on_gpu).remote(factory)))
+    with reserve(needs, machine.resources):
+        nodes.wait_for_room(ray, machine.cluster, needs)
+        return bool(ray.get(ray.remote(num_cpus=1, num_gpus=needs.gpus)(kind.index_on_gpu).remote(factory)))
 
 
 def _divided(pool: Pool, machine: Machine, pieces: int, *, gpu: bool) -> Pool:
