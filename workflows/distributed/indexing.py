@@ -60,7 +60,7 @@ def build_index_files(
     merged = len(files) == 1 and files[0].rows > kinds.PART and index_kind.merges(factory)
     pieces = files[0].parts() if merged else files
     if not all((out / file.name).exists() for file in files):
-        shared = {}
+        shared: dict[str, Any] = {}
         if index_kind.trains and len(pieces) > 1:
             run([Shard(TRAINED, sum(lengths), {"train": True})])
             shared = {"trained": str(out / TRAINED)}
