@@ -142,7 +142,9 @@ def build(
             try:
                 index.add(block)
             except RuntimeError as error:
-                raise UserError(f"search.index: {factory!r} takes no documents: {_message(error)}") from None
+                raise UserError(
+                    f"search.index: {factory!r}: FAISS could not add the documents' vectors: {_message(error)}"
+                ) from None
             on_added(len(block))
     return faiss.index_gpu_to_cpu(index) if gpu else index
 

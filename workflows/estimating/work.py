@@ -367,7 +367,7 @@ def _train(site: Site, inputs: Inputs) -> Work:
     moments = 0.0 if config.optimizer == "adafactor" else 8.0
     chained = config.carry == "all" or config.schedule_updates is not None
     queries = (groups.queries if groups is not None else None) or config.batch
-    repeated = f"a batch of {config.batch:,} has each of the {queries:,} training queries up to "
+    repeated = f"a batch of {config.batch:,} is larger than the {queries:,} training queries, so a query repeats up to "
     return Work(
         amount=per_row * (config.updates * config.batch + validated + SELF_CHECK),
         makes=model,

@@ -84,7 +84,7 @@ def test_versions_of_packages_can_be_declared(package: Package, monkeypatch: pyt
     assert "versions" not in source.model_dump(mode="json")
     declared = Source(format="docstrings", packages=[name], versions={name: "1.2"})
     assert declared.model_dump(mode="json")["versions"] == {name: "1.2"}
-    assert len(harvest(declared)) == 1
+    assert len(list(harvest(declared))) == 1
     with pytest.raises(UserError, match=r"versions: boxes is 1\.2, but the source declares 1\.3"):
         harvest(Source(format="docstrings", packages=[name], versions={name: "1.3"}))
     with pytest.raises(ValueError, match="versions: 'numpy' is not one of the packages"):

@@ -361,10 +361,7 @@ def test_a_column_that_may_say_what_is_not_relevant_is_told(
     rows = (f"{q},d{q[1:]},{'yn'[i % 2]},{i % 3},0" for i, (q, _, _) in enumerate(QUERIES))
     write(tmp_path / "own/qrels.csv", "query_id,doc_id,verdict,stars,iteration", *rows)
     assert main(["init", "own"]) == 0
-    assert (
-        "qrels.csv: not read: verdict, stars\n  if one of these says how relevant a document is: `relevance: THEIRS` "
-        "under `qrels` of `columns`"
-    ) in said()[0]
+    assert "qrels.csv: not read: verdict, stars\n  if an unread column holds relevance grades, set " in said()[0]
 
 
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:

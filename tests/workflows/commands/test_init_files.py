@@ -97,9 +97,7 @@ def test_how_to_count_words_of_judgements_is_told(tmp_path: Path, monkeypatch: p
     out = said()[0]
     assert "3 queries: " in out
     assert "queries are numbered by row; to name one: " in out
-    assert (
-        "  if one of these says how relevant a document is: `relevance: THEIRS` under `qrels` of `columns`, no " in out
-    )
+    assert "  if an unread column holds relevance grades, set `columns: {qrels: {relevance: COLUMN}}`" in out
     text = Path("mine.yaml").read_text().replace("graded: false", "grades: {a bit: 1, 'yes': 2}")
     Path("mine.yaml").write_text(text.replace("qrels: {doc_id: by}", "qrels: {doc_id: by, relevance: useful}"))
     assert main(["plan", "mine.yaml"]) == 0

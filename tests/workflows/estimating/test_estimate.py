@@ -288,7 +288,10 @@ def test_workers_that_cannot_share_a_batch_are_refused(
 
 
 def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encoder: Path, said: tiny.Said) -> None:
-    for batch, warnings in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
+    for batch, warnings in (
+        (16, []),
+        (40, ["a batch of 40 is larger than the 16 training queries, so a query repeats up to 3 times"]),
+    ):
         tree = tiny.dpr(beir, encoder)
         tree["train"] |= {"batch": batch}
         experiment = loading.read(tiny.write(tmp_path / "large.yaml", tree), [], tmp_path / "runs")
