@@ -115,7 +115,7 @@ class VectorIndex:
     gpu: bool = False
     """Train and fill the index on a GPU (`index_on_gpu`)."""
     trained: Path | None = None
-    """What `train_index` wrote. If None, the index is trained on the documents that it is built of."""
+    """File that `train_index` wrote. If None, the index is trained on the documents that it is built of."""
 
 
 class IndexKind(ABC):

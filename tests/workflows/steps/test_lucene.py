@@ -177,6 +177,7 @@ def test_parts_rank_as_one_index_to_the_bit(monkeypatch, sparse, tmp_path, rows,
     ]
     assert summaries[0] == summaries[1] == {**summaries[0], "documents": 100, "blank": 21}
     assert {path.name for path in (tmp_path / "parts").iterdir()} <= {"index", *tiny.UNTIL_DONE}
+    assert len(list((tmp_path / "parts" / "index").glob("*.si"))) == 1  # a segment, as fast to search as any
     one, merged = (found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse) for name in ("one", "parts"))
     assert merged.equals(one)
     assert len(set(one["score"].to_pylist())) < len(one) / 2  # most are decided by ids
