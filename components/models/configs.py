@@ -96,7 +96,7 @@ def locate_model(model: str) -> str:
             raise UserError(f"model: {model}: the package {name!r} is not installed here.", code="missing-package")
         folder = Path(next(iter(spec.submodule_search_locations))) / "model"
         if not (folder / "config.json").exists():
-            raise UserError(f"model: {model}: the package has no model in {folder}.")
+            raise UserError(f"model: {model}: the package has no model in {folder}.", code="no-model")
         return str(folder)
     if not is_directory(model):
         return model
@@ -105,7 +105,9 @@ def locate_model(model: str) -> str:
         raise UserError(f"model: {model}: there is no such directory", code="missing-folder")
     # A retriever with two towers has its config.json files in subfolders.
     if not any((path / name).exists() for name in ("config.json", MODULES)):
-        raise UserError(f"model: {model}: the directory has no config.json. Use a directory with a saved model.")
+        raise UserError(
+            f"model: {model}: the directory has no config.json. Use a directory with a saved model.", code="no-model"
+        )
     return str(path.absolute())
 
 

@@ -103,7 +103,7 @@ def train(factory: str, documents: Sequence[npt.NDArray], *, threads: int, gpu: 
     if index.is_trained:
         return index
     sample = _even_rows(documents, _sample_size(index))
-    index = _to_gpu(index) if gpu else index
+    index = to_gpu(index) if gpu else index
     try:
         index.train(sample)
     except RuntimeError as error:
@@ -135,7 +135,7 @@ def build(
     graph = _graph(index)
     if graph is not None:
         graph.hnsw.efConstruction = ef_construction
-    index = _to_gpu(index) if gpu else index
+    index = to_gpu(index) if gpu else index
     for shard in documents:
         for start in range(0, len(shard), BLOCK):
             block = np.asarray(shard[start : start + BLOCK], np.float32)
@@ -195,10 +195,10 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
         inverted.nprobe = min(probes, inverted.nlist)
     if graph is not None and ef is not None:
         graph.hnsw.efSearch = ef
-    return _to_gpu(index) if gpu else index
+    return to_gpu(index) if gpu else index
 
 
-def _to_gpu(index: Any) -> Any:
+def to_gpu(index: Any) -> Any:
     """Copy an index to this process's GPU. UserError if FAISS cannot."""
     if not built_for_gpus() or not faiss.get_num_gpus():
         raise UserError(
@@ -207,7 +207,7 @@ def _to_gpu(index: Any) -> Any:
             code="no-faiss-gpu",
         )
     try:
-        return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        return faiss.index_cputo_gpu(faiss.StandardGpuResources(), 0, index)
     except RuntimeError as error:
         raise UserError(
             f"search.index: FAISS cannot put this index on the GPU: {_message(error)}; accepted: device: cpu in the "
