@@ -31,7 +31,7 @@ from sparring.components.retrieval.kind import (
 )
 from sparring.components.retrieval.kinds.dense import EF, PROBES
 from sparring.components.retrieval.quantised import Kind
-from sparring.workflows.distributed.indexing import build_index_files
+from sparring.workflows.distributed.indexing import build_index_files, on_gpu
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
@@ -152,8 +152,9 @@ def build_index(
     """
     shards = document_shards(vectors)
     kind_named(kind).check_index(factory, shards[0])
-    index = VectorIndex(factory, ef_construction)
-    files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory)
+    gpu = on_gpu(machine, kind_named(kind), factory)
+    index = VectorIndex(factory, ef_construction, gpu=gpu)
+    files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory, gpu=gpu)
     return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
 
 
@@ -185,11 +186,11 @@ def search(
         raise ValueError("search takes an index where its config names one, and only there")
     documents, count = check_k(k, data), len(read_rows(queries / "queries.npy"))
     kind = kind_stored(vectors)
-    gpu = machine.cuda and (index is None or kind.index_on_gpu())
+    factory = config.index if index is not None else None
+    gpu = on_gpu(machine, kind, factory) if factory else machine.cuda
     workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
     cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
-    factory = config.index if index is not None else None
-    pieces = cut(count, files=kind.index_files(factory, len(document_shards(vectors))) if factory else [])
+    pieces = cut(count, files=kind.index_files(factory, documents) if factory else [])
     sampled = cut(min(config.sample, count), name="sample") if index and count else []
     parts = _parts(out, pieces)
     # A worker without a GPU writes the part of a block of queries itself if it searches all documents.
@@ -260,8 +261,8 @@ def _pieces(
     name: str = "found",
     files: Sequence[IndexFile] = (),
 ) -> list[Shard]:
-    """Cut the work into blocks of queries and runs of document shards. With an index, the runs are those that its files
-    cover. In exact search there are enough runs for every worker."""
+    """Cut the work into blocks of queries and runs of document shards, enough for every worker. With an index, the runs
+    are the rows that its files cover."""
     lengths = [len(shard) for shard in document_shards(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
@@ -271,7 +272,7 @@ def _pieces(
     run = min(run, -(-len(lengths) // parts))
     whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]
     runs = whole or [(None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)]
-    begins = np.cumsum([0, *lengths]).tolist()
+    begins = range(documents + 1) if files else np.cumsum([0, *lengths]).tolist()
     pieces = []
     for start in range(0, max(1, queries), many):  # without queries, one part without rows
         for index, first, last in runs:

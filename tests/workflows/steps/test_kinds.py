@@ -171,7 +171,7 @@ def test_an_index_is_built_and_searched_in_shards(run: Callable[[str], Path], tm
     vectors = place / "end-vectors"
     build_index(tmp_path / "index", INLINE, vectors=vectors, factory="inverted", kind=SPARSE)
     files = sorted(path.name for path in (tmp_path / "index").glob("index.*"))
-    assert files == [f"index.{number:05d}.npy" for number in range(len(read_json(vectors / "documents.json")))]
+    assert files == [f"index.{first:05d}.npy" for first in (0, 10, 20, 30)]
     inputs = {"data": place / "data", "vectors": vectors, "queries": place / "end-queries", "k": K}
     summary = search(tmp_path / "out", INLINE, config=options, index=tmp_path / "index", **inputs)
     assert summary[f"recall@{K} of exact"] == 1.0
