@@ -15,7 +15,7 @@ class Pool(Config):
 
     workers: int | None = Field(None, ge=1)
     """Number of workers at once. Null starts one per core, or one per GPU in steps that use GPUs. For `train`, null
-    uses as many GPUs as divide the batch evenly, and 1 worker on CPUs."""
+    uses as many GPUs as make the training faster, which is measured before its first update, and 1 worker on CPUs."""
     threads: int = Field(1, ge=1)
     """Number of threads per worker."""
     gpus: float = Field(1, gt=0, le=1)

@@ -244,6 +244,14 @@ def node_name() -> str:
     return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
 
 
+def session_id() -> str:
+    """Name the present session of Ray, which differs from all earlier sessions. Return "" if there is none."""
+    import ray
+
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{context.get_node_id()} {context.get_job_id()}" if context else ""
+
+
 def stop_ray() -> None:
     """Leave Ray, if this process has started or joined it."""
     if "ray" in sys.modules:
