@@ -2,6 +2,15 @@
 
 Parameters are divided into buckets. When a parameter's gradient is complete, its hook says so, and a bucket whose last
 gradient is complete is sent at once.
+
+This is how torch's DDP works. DDP itself has three gaps here (torch 2.13):
+
+- After its first update it divides the parameters anew. A training that was resumed then has other sums of rounding
+  errors than one that was not interrupted: a fifth of the gradient's numbers differ with 4 workers.
+  `find_unused_parameters` prevents this, and searches the graph in each update.
+- It sums gradients in the precision of the weights. Weights in bf16 have gradients that are added up in fp32, over the
+  parts of a batch and over the workers (`components.training.master_weights`).
+- It wants one call of one module in each update. Objectives encode, gather and compute losses in separate calls.
 """
 
 from __future__ import annotations

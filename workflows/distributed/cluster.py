@@ -117,7 +117,8 @@ class Cluster(Config):
     """Seconds between the checkpoints of a training. If everything dies, at most this much of the training is lost. 0
     writes a checkpoint after each update."""
     retries: int = Field(3, ge=0)
-    """Number of times that a training starts again after a worker has died, before the step fails."""
+    """Number of times that a training starts again after a worker has died, before the step fails. If a node of a
+    cluster that was joined is lost, that costs none: the training goes on with fewer workers until there is another."""
 
     @field_validator("address")
     @classmethod
