@@ -114,6 +114,12 @@ def end_warm() -> None:
         item.end()
 
 
+def forget_warm() -> None:
+    """Forget everything that is kept warm, since it has ended by itself."""
+    with _changed:
+        _warm.clear()
+
+
 def _that_fit(warm: list[_Warm], total: Resources) -> tuple[list[_Warm], list[_Warm]]:
     """Divide warm things into those that fit beside what is reserved, the latest first, and the remaining ones."""
     together, kept, excess = _sum(_reserved), list[_Warm](), list[_Warm]()
@@ -123,7 +129,7 @@ def _that_fit(warm: list[_Warm], total: Resources) -> tuple[list[_Warm], list[_W
             together = together.plus(item.holds)
             kept.insert(0, item)
         else:
-            excess.append(item)
+            excess.insert(0, item)
     return kept, excess
 
 

@@ -1,4 +1,4 @@
-"""Encode a collection's documents and the queries of a split, shard by shard on Ray Data."""
+"""Encode a collection's documents and the queries of a split, shard by shard."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -138,10 +138,15 @@ class Encoder:
         }
         self._rows, self._dtype = None if rows is None else np.load(rows), config.vectors
 
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Read the texts of one shard."""
+        rows = np.arange(task["start"], task["stop"])
+        rows = rows if self._rows is None else self._rows[rows]
+        return {**task, "inputs": self.inference.prepare(self._readings[task["side"]], rows)}
+
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the representations of one shard. Return the seconds that the model took."""
-        rows = np.arange(task["start"], task["stop"])
-        representations, took = self.represent(task["side"], rows if self._rows is None else self._rows[rows])
+        representations, took = self.inference.timed_outputs(task["inputs"], task["side"])
         save_rows(path, self.kind.keep(representations, self._dtype))
         return took
 
