@@ -26,8 +26,7 @@ from sparring.components.neighbours.reciprocal import NeighboursConfig, Normalis
 from sparring.components.neighbours.reranking import TRIALS, Ranked, list_scores
 from sparring.components.rng import keyed_int, keyed_rng
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.ray_map import Shard
-from sparring.workflows.distributed.shards import map_shards
+from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
 Trial = dict[str, Any]
