@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -65,6 +65,21 @@ def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
         raise
+
+
+def made_once(path: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` write a file or a directory, unless it is there. Other processes that want it wait meanwhile.
+
+    On a filesystem without locks several processes write it, each the same. The lock, `<path>.lock`, remains.
+    """
+    if path.exists():
+        return
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with replacing(path) as temporary:
+                make(temporary)
 
 
 @contextmanager
@@ -235,8 +250,9 @@ def drop(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed processes from a folder. No other process may write to it."""
-    remove(folder, ".*.????????")
+    """Remove the temporary files of killed processes from a folder, and from tables in parts that are in it. No other
+    process may write to it."""
+    remove(folder, ".*.????????", "*.parquet/.*.????????")
 
 
 def nearest(path: Path) -> Path:

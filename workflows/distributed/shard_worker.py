@@ -99,7 +99,7 @@ class Filler:
 
 
 class Report(NamedTuple):
-    """What a process says about a shard or about the start of a map: counts and times, or why it failed."""
+    """Report of a process on a shard or on the start of a map: counts and times, or why it failed."""
 
     counts: dict[str, float]
     time: list[timing.Interval]

@@ -110,12 +110,20 @@ def _download_lock(artifact: Path) -> Iterator[None]:
 
 
 def _complete_files(remote: s3.Listing) -> s3.Listing:
-    """Select the files of an artifact's listing that are in no directory, or in a complete directory."""
+    """Select the files of a listing that are in no directory, in a complete directory, or a part of a table.
+
+    Workers write a large table in parts, each on its own (`tables.parts`).
+    """
     directories = {name.removesuffix(f"/{UPLOADED}") for name in remote if name.endswith(f"/{UPLOADED}")}
     return {
         name: details
         for name, details in remote.items()
-        if is_made(name) and ("/" not in name or any(str(part) in directories for part in Path(name).parents))
+        if is_made(name)
+        and (
+            "/" not in name
+            or Path(name).parent.suffix == ".parquet"
+            or any(str(part) in directories for part in Path(name).parents)
+        )
     }
 
 
