@@ -89,6 +89,21 @@ class Advancing(Noter):
         super().__call__(task, path)
 
 
+class Awaiting(Noter):
+    """Does its first shards, and the others when a process on the node has done one that the file `node` names."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        import ray
+
+        here, worked = ray.get_runtime_context().get_node_id(), self._log.with_name("worked")
+        node = self._log.with_name("node")
+        while task["start"] >= 4 and not worked.exists():
+            if node.exists() and node.read_text() == here:
+                worked.touch()
+            time.sleep(0.05)
+        super().__call__(task, path)
+
+
 class Folder(Noter):
     """Writes a directory for each shard."""
 
