@@ -253,3 +253,16 @@ def _here() -> dict[str, Any]:
     import ray
 
     return {"process": os.getpid(), "gpus": ray.get_gpu_ids()}
+
+
+def until_alone(task: dict[str, Any]) -> list[int]:
+    """How many workers each start of a training had, as they noted it. It ends when there is one worker."""
+    from sparring.components.compute.gather import rank, workers
+
+    log = Path(task["log"])
+    if rank() == 0:
+        with log.open("a") as file:
+            file.write(f"{workers()}\n")
+    while workers() > task.get("enough", 1):
+        time.sleep(0.1)
+    return [int(line) for line in log.read_text().splitlines()]

@@ -20,13 +20,19 @@ from sparring.workflows.store.progress import Progress
 
 
 def _undivided(config: TrainConfig, workers: int) -> str:
-    """Describe why workers cannot share a batch evenly. Return "" if they can."""
-    if config.batch % (workers * config.accumulate) == 0:
-        return ""
-    return (
-        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts. Use "
-        f"a multiple of {workers * config.accumulate}, or set train.workers in the profile (--cluster) to null"
-    )
+    """Describe why a batch cannot be divided into parts and shared by workers. Return "" if it can."""
+    rows, rest = divmod(config.batch, config.accumulate)
+    if rest:
+        return (
+            f"batch: {config.batch} rows cannot be divided into {config.accumulate} equal parts (accumulate). Use a "
+            f"multiple of {config.accumulate}."
+        )
+    if rows < workers:
+        return (
+            f"batch: {rows} rows at once (batch / accumulate) are too few for {workers} workers. Use at least "
+            f"{workers * config.accumulate}, or set train.workers in the profile (--cluster) to null."
+        )
+    return ""
 
 
 def _unsharded(objective: str, pool: TrainPool) -> str:
@@ -39,7 +45,7 @@ def _unsharded(objective: str, pool: TrainPool) -> str:
 
 def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
     """Refuse workers that cannot share a batch or a model."""
-    pool = machine.for_batch(config.batch // config.accumulate).cluster.train
+    pool = machine.for_batch(max(1, config.batch // config.accumulate)).cluster.train
     if wrong := _undivided(config, pool.workers or 1) or _unsharded(objective, pool):
         raise UserError(wrong)
 
@@ -75,6 +81,7 @@ def train(
     share a schedule, `out/state` keeps the optimizer for the next one. `out/metrics.jsonl` has the losses.
     """
     _refuses(objective, config, machine)
+    chooses = machine.cluster.train.workers is None and not machine.cluster.train.shard
     machine = machine.for_batch(config.batch // config.accumulate)
     task = {
         "out": out,
@@ -88,6 +95,7 @@ def train(
         "config": config,
         "arguments": arguments,
         "machine": machine,
+        "choose_workers": chooses,
     }
     with oom.advise(oom.training_advice(machine)):
         if machine.cluster.mode == "inline":
@@ -117,6 +125,7 @@ def _trained(
     config: TrainConfig,
     arguments: dict[str, Path | Config],
     machine: Machine,
+    choose_workers: bool,
 ) -> dict[str, Any]:
     """Train on this node's files. Return the summary."""
     import torch
@@ -166,6 +175,7 @@ def _trained(
             shard=profile.train.shard,
             gradient_checkpointing=profile.train.gradient_checkpointing,
             compile=profile.train.compile == "auto",
+            choose_workers=choose_workers,
         ),
     )
     if rank() == 0:
