@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -212,6 +212,20 @@ _OPENED = {
     ".npy": ("not an array, or truncated", _open_array),
 }
 """Message for a damaged file, and function that opens it, by its suffix."""
+
+
+def _only_here(path: Path) -> Any:
+    return path
+
+
+open_elsewhere: Callable[[Path], Any] = _only_here
+"""Function that opens a file which is not on this machine, for reading in parts. A store on other machines sets it."""
+
+
+def readable(path: Path) -> Any:
+    """Return a file for Parquet's readers: the path or, if the file is only in a store on other machines, an open file
+    there, of which no more is transferred than is read."""
+    return path if path.exists() else open_elsewhere(path)
 
 
 def append(path: Path, text: str) -> None:

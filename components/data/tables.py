@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparring.components.files import replacing
+from sparring.components.files import readable, replacing
 from sparring.components.timing import timed
 
 TEXT = pa.large_string()
@@ -139,7 +139,8 @@ def read(
     """Read a table, or some of its columns and rows. `filters` are pyarrow's. Raise ValueError for a wrong schema."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with timed("files"):
-        return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, source=str(path))
+        table = pq.read_table(readable(path), columns=columns and wanted.names, filters=filters)
+        return check(table, wanted, source=str(path))
 
 
 def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
@@ -156,7 +157,7 @@ def pieces(
     If rows contain lists, a piece has about `rows` list elements instead. Raise ValueError for a wrong schema.
     """
     expected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(readable(path)) as file:
         check(file.schema_arrow.empty_table(), expected, source=str(path))
         elements_per_row = max(1, elements(file.metadata) // max(1, file.metadata.num_rows))
         batches = file.iter_batches(batch_size=max(1, rows // elements_per_row), columns=expected.names)
@@ -250,6 +251,11 @@ class Placed:
         with timed("files"), pq.ParquetFile(self._path) as file:
             read = check(file.read_row_groups(groups, columns=self._schema.names), self._schema, source=str(self._path))
         return read.filter(pc.is_in(read["query_id"], value_set=self._queries.take(pa.array(places))))
+
+
+def row_count(path: Path) -> int:
+    """Count the rows of a Parquet table. Only its end is read."""
+    return int(pq.read_metadata(readable(path)).num_rows)
 
 
 def counts(ranking: Path) -> dict[str, int]:

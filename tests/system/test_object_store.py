@@ -493,11 +493,11 @@ def sent(cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
         names.append(name)
         put(artifact, name)
 
-    def with_milliseconds(folder: Path) -> s3.Listing:
+    def with_milliseconds(folder: Path, prefix: str = "") -> s3.Listing:
         later = datetime.timedelta(milliseconds=250)
         return {
             name: {**about, "LastModified": about["LastModified"] + later}
-            for name, about in list_folder(folder).items()
+            for name, about in list_folder(folder, prefix).items()
         }
 
     monkeypatch.setattr(transfer, "_upload_file", upload)

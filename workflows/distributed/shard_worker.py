@@ -19,7 +19,7 @@ from sparring.components.compute.processor import release_memory
 from sparring.components.config import UserError
 from sparring.components.files import replacing
 from sparring.workflows.distributed.session import node_name
-from sparring.workflows.store import s3, transfer
+from sparring.workflows.store import cache, s3, transfer
 from sparring.workflows.store.availability import remade
 
 IDLE_SECONDS = 2.0
@@ -27,7 +27,12 @@ IDLE_SECONDS = 2.0
 
 
 class Worker(Protocol):
-    """A worker. It is built once in each process from plain values and paths, and then called for each shard."""
+    """A worker. It is built once in each process from plain values and paths, and then called for each shard.
+
+    The artifacts that the values name are downloaded from an object store before. A worker may name files that it
+    downloads itself when it opens them, by `transfer.download`. They stand in its attribute `on_demand`: glob patterns
+    by the name of the argument, for example `{"vectors": ("documents-*.npy",)}`.
+    """
 
     def __init__(self, *, threads: int, **constructor: Any) -> None: ...
 
@@ -44,8 +49,11 @@ class Filler:
     def __init__(self, worker: type, out: Path, threads: int, constructor: dict[str, Any]) -> None:
         self._out = s3.local_path(out)
         self._out.mkdir(parents=True, exist_ok=True)
-        with timing.timed("start"):
-            self._worker = worker(**transfer.localize(constructor), threads=threads)
+        self._holds = cache.Holds()
+        work = constructor.get("work")  # of a worker that does it in a child process
+        on_demand = getattr(work if isinstance(work, type) else worker, "on_demand", None)
+        with timing.timed("start"), cache.holding(self._holds):
+            self._worker = worker(**transfer.localize(constructor, on_demand), threads=threads)
 
     def __enter__(self) -> Self:
         return self
@@ -59,16 +67,18 @@ class Filler:
         A file that is already there is left alone, since a process that died may have finished it.
         """
         counts: dict[str, float] = {}
-        if not (self._out / file).exists():
-            with replacing(self._out / file) as path, timing.timed("compute"):
-                counts = self._worker(transfer.localize(task), path) or {}
-        transfer.upload(self._out / file)
+        with cache.holding():
+            if not (self._out / file).exists():
+                with replacing(self._out / file) as path, timing.timed("compute"):
+                    counts = self._worker(transfer.localize(task), path) or {}
+            transfer.upload(self._out / file)
         return counts
 
     def close(self) -> None:
         """Free what the worker holds."""
         if hasattr(self._worker, "close"):
             self._worker.close()
+        self._holds.close()
 
 
 def fill_batch(batch: dict[str, Any], *, filler: dict[str, Any], map_id: str) -> Iterator[dict[str, Any]]:

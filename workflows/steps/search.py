@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from sparring.components.config import Config
 from sparring.components.data.groups import check_k, id_order, ids_of
 from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts
-from sparring.components.data.vectors import document_shards, read_query_ids, read_rows
+from sparring.components.data.vectors import document_lengths, document_shards, read_query_ids, read_rows
 from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
 from sparring.components.retrieval import topk
 from sparring.components.retrieval.kind import (
@@ -34,6 +34,7 @@ from sparring.components.retrieval.quantised import Kind
 from sparring.workflows.distributed.indexing import build_index_files
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
 EF_CONSTRUCTION = 40
@@ -156,7 +157,11 @@ def _refuses(data: Path, k: int) -> None:
     check_k(k, data)
 
 
-@Description(part="search", version=2, refuses=_refuses)
+VECTORS = {"data": ("documents.parquet",), "vectors": ("documents-*.npy",), "index": ("*",)}
+"""Inputs that only the workers read."""
+
+
+@Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
 def search(
     out: Path,
     machine: Machine,
@@ -189,7 +194,7 @@ def search(
         workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
         cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
         factory = config.index if index is not None else None
-        pieces = cut(len(query_ids), files=kind.index_files(factory, len(document_shards(vectors))) if factory else [])
+        pieces = cut(len(query_ids), files=kind.index_files(factory, len(document_lengths(vectors))) if factory else [])
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
         counted = map_shards(
             _Searching,
@@ -213,7 +218,7 @@ def search(
     return {"queries": len(query_ids), **counts(ranking), **read_json(recall)}
 
 
-@Description(part="search", version=2, refuses=_refuses)
+@Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
 def candidates(
     out: Path,
     machine: Machine,
@@ -258,7 +263,7 @@ def _pieces(
 ) -> list[Shard]:
     """Cut the work into blocks of queries and runs of document shards. With an index, the runs are those that its files
     cover. In exact search there are enough runs for every worker."""
-    lengths = [len(shard) for shard in document_shards(vectors)]
+    lengths = document_lengths(vectors)
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if files else cuts.queries
@@ -330,6 +335,8 @@ class _Searching:
     """A worker that finds the best documents for a block of queries, exactly in a run of document shards or with the
     index."""
 
+    on_demand: ClassVar = {"vectors": ("documents-*.npy",), "index": ("*",)}
+
     def __init__(
         self,
         *,
@@ -363,9 +370,11 @@ class _Searching:
 
     def _exact(self, queries: Rows, order: topk.Keys, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
+        documents = document_shards(self._vectors)[first:last]
+        transfer.download(*documents.paths)
         return self._kind.top_k(
             queries,
-            document_shards(self._vectors)[first:last],
+            documents,
             order,
             self._k,
             folder=self._vectors,
@@ -375,6 +384,7 @@ class _Searching:
 
     def _approximate(self, queries: Rows, order: topk.Keys, file: str) -> topk.Keys:
         if file not in self._opened:
+            transfer.download(self._index / file)
             self._opened[file] = self._kind.open_index(
                 self._index / file,
                 folder=self._vectors,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
+from sparring.components.data.tables import row_count
 from sparring.components.files import read_json, write_json
 from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.kind import IndexFile, IndexKind, IndexShape
@@ -40,7 +41,7 @@ class Texts:
     """A collection's documents, read some at a time."""
 
     def __init__(self, table: Path) -> None:
-        self._table, self._rows = table, int(pq.read_metadata(table).num_rows)
+        self._table, self._rows = table, row_count(table)
 
     def __len__(self) -> int:
         """Count the documents."""

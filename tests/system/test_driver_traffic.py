@@ -1,0 +1,110 @@
+"""What a store on S3 sends through the driver: records and small tables, but nothing that grows with the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+
+from sparring.components.data.groups import check_k, ids_of
+from sparring.components.data.tables import DOCUMENTS, pieces, write
+from sparring.workflows.store import s3, transfer
+from tests.support import bucket, tiny
+from tests.support.bucket import Remote
+from tests.support.faults import Passed, Proxy
+from tests.support.tiny import ROOT
+
+SENDER = "AWS_SDK_UA_APP_ID"
+NODES = f"""
+import os, sys
+from ray.cluster_utils import Cluster
+def on(node):
+    return {{"SPARRING_CACHE": os.environ["SPARRING_CACHE"] + "-" + node, "{SENDER}": node}}
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "env_vars": on("node-0")}})
+cluster.add_node(num_cpus=1, env_vars=on("node-1"))
+cluster.wait_for_nodes()
+os.environ["RAY_ADDRESS"] = cluster.address
+from sparring.workflows.command_line import main
+sys.exit(main(sys.argv[1:]))
+"""
+APART = {
+    "mode": "ray",
+    "address": "auto",
+    "device": "cpu",
+    "retries": 0,
+    "map": {"workers": 2, "threads": 1},
+    "java": {"workers": 1, "threads": 1},
+    "train": {"workers": 2, "threads": 1},
+}
+GROWS = re.compile(r"/(\w+)-[0-9a-f]{12}/(.*\.(?:npy|parquet|safetensors)|index/.*)$")
+
+PENDING: dict[str, set[str]] = {}
+"""Files that still pass the driver, by the step that made them."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with bucket.serving() as url:
+        yield url
+
+
+@pytest.fixture
+def proxy(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Counts the bytes of each process's requests."""
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
+    with Proxy(url).running() as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setenv(SENDER, "driver")
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield proxy
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def growing(passed: list[Passed]) -> dict[str, set[str]]:
+    """The files that grow with the collection, by the step that made them; digits as `0`."""
+    files: dict[str, set[str]] = {}
+    for request in passed:
+        name = GROWS.search(request.path)
+        if name and request.method in ("GET", "PUT", "POST") and not request.part:
+            files.setdefault(name[1], set()).add(re.sub(r"\d+", "0", name[2]))
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_vector_ranking_or_text_passes_the_driver(proxy: Proxy, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Encoding, exact search, mining and training on two nodes, each with a cache of its own."""
+    place = Remote(tiny.place(tmp_path / "traffic", tiny.dpr(beir, encoder), **APART).folder)
+    words = [sys.executable, "-c", NODES, *place.words("run", "--no-estimate")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    by_workers = growing([request for request in proxy.passed if request.sender.startswith("node-")])
+    assert {"documents-0.npy"} <= by_workers["encode_documents"]
+    assert growing([request for request in proxy.passed if request.sender == "driver"]) == PENDING
+
+
+def test_ids_and_counts_of_documents_are_read_without_their_texts(proxy: Proxy) -> None:
+    out = s3.local_path(f"s3://{bucket.BUCKET}/texts") / "ingest-0123456789ab"
+    out.mkdir(parents=True)
+    ids = [f"d{number}" for number in range(2_000)]
+    texts = [os.urandom(500).hex() for _ in ids]
+    table = pa.table({"doc_id": ids, "title": texts, "text": texts}, schema=DOCUMENTS)
+    write(out / "documents.parquet", table, DOCUMENTS)
+    size = (out / "documents.parquet").stat().st_size
+    transfer.sync(out)
+    (out / "documents.parquet").unlink()
+    proxy.passed.clear()
+    assert check_k(5, out) == 2_000
+    assert ids_of(out / "documents.parquet", "doc_id").to_pylist() == ids
+    read = [piece["doc_id"].to_pylist() for piece in pieces(out / "documents.parquet", DOCUMENTS, columns=["doc_id"])]
+    assert sum(read, []) == ids
+    assert sum(request.size for request in proxy.passed) < size / 5
+    assert pq.read_table(s3.open_file(out / "documents.parquet")).equals(table)
