@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,8 @@ import s3fs
 
 from sparring.components.data.groups import check_k, ids_of
 from sparring.components.data.tables import DOCUMENTS, pieces, write
+from sparring.workflows.distributed.shard_worker import Filler
+from sparring.workflows.steps import train
 from sparring.workflows.store import s3, transfer
 from tests.support import bucket, tiny
 from tests.support.bucket import Remote
@@ -78,10 +81,45 @@ def growing(passed: list[Passed]) -> dict[str, set[str]]:
     return files
 
 
+def on_another_node(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A function of workers, which has another cache and other requests than the driver."""
+
+    def working(*arguments: Any, **named: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setenv("SPARRING_CACHE", os.environ["SPARRING_CACHE"].removesuffix("-node-0") + "-node-0")
+            patch.setenv(SENDER, "node-0")
+            return function(*arguments, **named)
+
+    return working
+
+
+def test_no_vector_ranking_or_text_passes_the_driver(
+    proxy: Proxy, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoding, exact search, mining and training, with workers that have a cache of their own. The results are those
+    of a store on a disk."""
+
+    def file_system() -> Any:
+        return s3fs.S3FileSystem(use_listings_cache=False, config_kwargs={"user_agent_appid": os.environ[SENDER]})
+
+    monkeypatch.setattr(s3, "file_system", file_system)
+    for name in ("__init__", "fill", "close"):
+        monkeypatch.setattr(Filler, name, on_another_node(getattr(Filler, name), monkeypatch))
+    monkeypatch.setattr(train, "work", on_another_node(train.work, monkeypatch))
+    disk = tiny.place(tmp_path / "disk", tiny.dpr(beir, encoder))
+    place = bucket.remote(tmp_path / "traffic", disk)
+    assert place("run", "--no-estimate") == 0
+    assert growing([request for request in proxy.passed if request.sender == "driver"]) == PENDING
+    by_workers = growing([request for request in proxy.passed if request.sender == "node-0"])
+    assert "documents-0.npy" in by_workers["encode_documents"]
+    assert disk("run", "--no-estimate") == 0
+    bucket.assert_same(place, disk)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_vector_ranking_or_text_passes_the_driver(proxy: Proxy, beir: Path, encoder: Path, tmp_path: Path) -> None:
-    """Encoding, exact search, mining and training on two nodes, each with a cache of its own."""
+def test_nothing_that_grows_passes_the_driver_of_ray(proxy: Proxy, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """The same on two nodes."""
     place = Remote(tiny.place(tmp_path / "traffic", tiny.dpr(beir, encoder), **APART).folder)
     words = [sys.executable, "-c", NODES, *place.words("run", "--no-estimate")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env=dict(os.environ))

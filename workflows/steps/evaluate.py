@@ -50,7 +50,7 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", version=2, refuses=_refuses)
+@Description(part="evaluation", version=2, refuses=_refuses, workers_read={"data": ("documents.parquet",)})
 def evaluate(
     out: Path,
     machine: Any,

@@ -125,7 +125,13 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     return False
 
 
-@Description(part="groups and negatives", makes="groups", version=2, refuses=_refuses)
+@Description(
+    part="groups and negatives",
+    makes="groups",
+    version=2,
+    refuses=_refuses,
+    workers_read={"data": ("documents.parquet",), "tokens": ("*.ids.npy", "*.offsets.npy")},
+)
 def mine(
     out: Path,
     machine: Machine,

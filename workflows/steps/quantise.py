@@ -61,7 +61,7 @@ def smaller_vectors(
     return {"documents": sum(lengths.values()), "dimensions": quantiser.dimensions, "bytes": size}
 
 
-@Description(part="search")
+@Description(part="search", workers_read={"data": ("documents.parquet",), "vectors": ("documents-*.npy",)})
 def rescore(
     out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:

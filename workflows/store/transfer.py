@@ -94,14 +94,13 @@ def collect(out: Path, *, exact: bool = False) -> None:
 def made(out: Path) -> dict[str, int]:
     """Return the bytes of each finished file and directory in a step's directory, wherever it was written."""
     if s3.is_cached(out):
-        found = [(name, int(details["size"])) for name, details in _complete_files(s3.listing(out)).items()]
+        found = {name: int(details["size"]) for name, details in _complete_files(s3.listing(out)).items()}
     else:
-        found = [(str(path.relative_to(out)), path.stat().st_size) for path in out.rglob("*") if path.is_file()]
+        found = {name: (out / name).stat().st_size for name in _local_files(out, out)}
     sizes: dict[str, int] = {}
-    for name, size in found:
-        if is_made(name):
-            for entry in map(str, (Path(name), *Path(name).parents)):
-                sizes[entry] = sizes.get(entry, 0) + size
+    for name, size in found.items():
+        for entry in map(str, (Path(name), *Path(name).parents)):
+            sizes[entry] = sizes.get(entry, 0) + size
     return sizes
 
 
@@ -154,7 +153,7 @@ def sync(folder: Path, *, delete: bool = False) -> None:
             name
             for name in remote
             if delete
-            and not (artifact in _leaves and _leaves[artifact](name.removesuffix(f"/{UPLOADED}")))
+            and not (artifact in _leaves and _leaves[artifact](name))
             and (artifact / name).is_relative_to(folder)
             and Path(name).parts[0] not in NOT_MADE
             and not (artifact / name.removesuffix(f"/{UPLOADED}")).exists()
