@@ -86,7 +86,12 @@ def encode_documents(
     return {"documents": documents, **({"width": width} if width else {}), "bytes": size, **counted}
 
 
-@Description(part="encoding", models="encoding", droppable=("queries.npy",), workers_read=MODELS)
+@Description(
+    part="encoding",
+    models="encoding",
+    droppable=("queries.npy",),
+    workers_read={**MODELS, "out": ("part-*.npy", "queries.npy")},
+)
 def encode_queries(
     out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
 ) -> dict[str, Any]:
@@ -97,11 +102,17 @@ def encode_queries(
     write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
     counted = _encoded(out, machine, shards, tokens, retriever, config, rows=out / "rows.npy")
-    parts = [read_rows(out / shard.file) for shard in shards] or [np.empty((0, 0), config.vectors)]
-    with replacing(out / "queries.npy") as path:
-        save_rows(path, joined(parts))
     write_json(out / "queries.json", ids)
-    remove(out, "part-*.npy", "rows.npy")
+    map_shards(
+        _Joining,
+        [Shard("queries.npy", len(shards), {"files": [shard.file for shard in shards], "dtype": config.vectors})],
+        out=out,
+        machine=machine,
+        pool=machine.cluster.map,
+        unit="files",
+        vectors=str(out),
+    )
+    transfer.remove(out, "part-*.npy", "rows.npy")
     return {"queries": len(ids), **counted}
 
 
@@ -170,6 +181,21 @@ class Encoder:
     def lengths(self, side: str, rows: np.ndarray) -> np.ndarray:
         """Count the tokens (N,) of rows of the token store as the model reads them."""
         return self._readings[side].lengths(rows)
+
+
+class _Joining:
+    """A worker that joins files of representations into one."""
+
+    on_demand: ClassVar = {"vectors": ("*",)}
+
+    def __init__(self, *, vectors: str, threads: int) -> None:
+        self._folder = Path(vectors)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write one file with the rows of all."""
+        files = [self._folder / name for name in task["files"]]
+        transfer.download(*files)
+        save_rows(path, joined([read_rows(file) for file in files] or [np.empty((0, 0), task["dtype"])]))
 
 
 class _Equalling:
