@@ -108,7 +108,7 @@ class Scatter:
     key: str
     dots: Sequence[Dot]
     log: bool = False
-    """True for a logarithmic axis."""
+    """True for a logarithmic horizontal axis."""
 
 
 def svg(chart: Scatter) -> str:

@@ -24,7 +24,8 @@ class GateConfig(Config):
 
 
 def decide(ranking: pa.Table, reranked: pa.Table, qrels: pa.Table, measure: str, config: GateConfig) -> dict[str, Any]:
-    """Decide whether the gate is open, on the queries that were reranked. Return the decision with its numbers."""
+    """Decide whether the ranker may teach. On the queries that were reranked, its order must beat the ranking that it
+    read. Return the decision with its numbers."""
     queries = pc.unique(reranked["query_id"])
     judged = qrels.filter(pc.is_in(qrels["query_id"], value_set=queries))
     before = per_query(ranking.filter(pc.is_in(ranking["query_id"], value_set=queries)), judged, [measure])

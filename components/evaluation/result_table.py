@@ -202,7 +202,7 @@ def _about_tests(comparisons: list[Json]) -> list[str]:
     )
     if not any(measure["method"] for measure in measures):
         return [
-            f"{training} With one seed, nothing is known about the method: another seed trains another model.",
+            f"{training} Another seed would train other models: one seed says nothing about the method.",
             holm,
         ]
     method = "the method: p counts queries and trainings as chance (crossed over seeds and queries)."
@@ -217,14 +217,14 @@ def outcome(difference: float, p: float) -> str:
 
 
 def p_number(p: float) -> str:
-    """`<.001`, `.021`, `.21`, `1.00`."""
+    """Format p without its sign: `<.001`, `.021`, `.21`, `1.00`."""
     if p < 0.001:
         return "<.001"
     return f"{p:.3f}".replace("0.", ".") if p < 0.1 else f"{p:.2f}".replace("0.", ".")
 
 
 def p_text(p: float) -> str:
-    """`p < .001`, `p = .021`, `p = .21`."""
+    """Format p with its sign: `p < .001`, `p = .021`, `p = .21`."""
     return f"p < {p_number(p)[1:]}" if p < 0.001 else f"p = {p_number(p)}"
 
 

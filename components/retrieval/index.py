@@ -109,7 +109,9 @@ def build(
             try:
                 index.add(block)
             except RuntimeError as error:
-                raise UserError(f"search.index: {factory!r} takes no documents: {_message(error)}") from None
+                raise UserError(
+                    f"search.index: {factory!r}: FAISS could not add the documents' vectors: {_message(error)}"
+                ) from None
             on_added(len(block))
     return index
 

@@ -119,7 +119,7 @@ class TemperatureConfig(Config):
 
     start: float = Field(1.0, gt=0)
     """Initial temperature. A training that starts from a CODER model uses that model's last temperature instead. The
-    paper's code has 1, for inner products of about 100. For vectors of length 1, use some hundredths."""
+    paper's code has 1, for inner products of about 100. For vectors of length 1, use a few hundredths."""
     learned: bool = True
     """Training of the temperature. If false, it stays at its initial value."""
     pace: float = Field(1.0, gt=0)

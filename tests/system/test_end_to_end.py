@@ -121,7 +121,7 @@ def test_the_best_of_both_kinds_lead(played: Place, said: Said) -> None:
     words = " ".join(said()[0].split())
     assert words.endswith(" ".join(metrics["verdict"]["sentences"]))
     assert f"The compared systems were chosen on the {made['queries']} dev queries." in words
-    best = f"The best trained system is {in_prose(made['system'])}. RR@10 "
+    best = f"The best trained system on the dev queries is {in_prose(made['system'])}. RR@10 "
     assert metrics["verdict"]["sentences"][0].startswith(best)
     assert best in (played.runs / "tiny" / "report.html").read_text()
 

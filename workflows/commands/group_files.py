@@ -32,7 +32,7 @@ def made(experiment: Experiment, store: Store) -> list[Step]:
     scored = {node.inputs["groups"].fingerprint for node in nodes if node.description.makes == "taught groups"}
     done = [node for node in nodes if store.record(node) is not None and node.fingerprint not in scored]
     if not done:
-        raise UserError("--groups: the run has made no groups; accepted: a run that trained on groups")
+        raise UserError("--groups: this run has no finished training groups. Name a run that has trained.")
     return done
 
 

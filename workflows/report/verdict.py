@@ -35,8 +35,8 @@ BM25 = "BM25"
 MOST_TIMES = 100
 """If a difference would take more than so many times as many queries to become clear, no number is given."""
 UNTRAINED = (
-    "Nothing was trained: training needs some hundred judged queries in a split `train`. `recipe: folds` measures what "
-    "training on some of the other queries would give."
+    "Nothing was trained: training needs a few hundred judged queries in a split `train`. `recipe: folds` measures "
+    "what training on some of the other queries would give."
 )
 UNASKED = "Nothing was trained, because the config says `train: false`. The split `train` has {:,} judgements."
 HELP = '"Where training does not pay" in docs/pages/guides/results.md of Sparring says what may help.'
@@ -97,6 +97,8 @@ class Verdict:
     of_documents: int | None = None
     """Size of the whole collection, if only `documents` of it were searched."""
     comparison: Comparison | None = None
+    imported: Sequence[Comparison] = field(default_factory=list)
+    """Comparisons of `system` with rankings from files, such as those of the search engine in use."""
     milliseconds: float | None = None
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
     bytes: Mapping[str, int] = field(default_factory=dict)
@@ -119,8 +121,8 @@ class Verdict:
     def read(cls, written: Json) -> Self:
         """Read what `written` holds, as `metrics.json` has it."""
         values = {key.name: written[key.name] for key in fields(cls)}
-        compared = values.pop("comparison")
-        return cls(**values, comparison=None if compared is None else Comparison(**compared))
+        compared, imported = values.pop("comparison"), [Comparison(**entry) for entry in values.pop("imported")]
+        return cls(**values, imported=imported, comparison=None if compared is None else Comparison(**compared))
 
     @property
     def json(self) -> Json:
@@ -129,8 +131,8 @@ class Verdict:
 
     @property
     def sentences(self) -> list[str]:
-        """The verdict in words: the system, its value and the comparison, then its cost, and what would be clearer."""
-        spoken = [self._headline, self._compared, self._cost, self._next]
+        """The verdict in words: the system, its value and the comparisons, then its cost, and what would be clearer."""
+        spoken = [self._headline, self._compared, *map(self._against_imported, self.imported), self._cost, self._next]
         return [sentence for sentence in spoken if sentence]
 
     def __str__(self) -> str:
@@ -173,7 +175,7 @@ class Verdict:
         if self.deploy is not None:
             start = f"Deploy {name}. "
         elif self.selected_on is not None and self.comparison is not None and self.comparison.only_system_trained:
-            start = f"The best trained system is {name}. "
+            start = f"The best trained system on the {self.selected_on} queries is {name}. "
         else:
             start = f"{name} has "
         between = ""
@@ -227,6 +229,15 @@ class Verdict:
         alone = " alone" if _is_part(entry.baseline, entry.system) else ""
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
         return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
+
+    def _against_imported(self, entry: Comparison) -> str:
+        """Compare the system with a ranking from a file."""
+        numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
+        if entry.outcome == BETTER:
+            return f"{in_prose(self.system)} is clearly better than {_with(in_prose(entry.baseline), numbers)}."
+        if entry.outcome == WORSE:
+            return f"Keep {in_prose(entry.baseline)}: it is clearly better ({numbers})."
+        return f"The difference from {_with(in_prose(entry.baseline), numbers)} is not clear."
 
     @property
     def _cost(self) -> str:
@@ -333,7 +344,8 @@ def verdict_of(
     subject = chosen or lead.get("system")
     if subject is None:
         return None
-    comparison, place = _comparison(metrics, lead, systems)
+    place = leading_entry(metrics, lead["measure"])
+    comparison = None if place is None else _comparison(metrics, place, systems)
     if comparison is not None and comparison.outcome == WORSE and comparison.system == chosen:
         subject = comparison.baseline
     mean = _mean(metrics, subject, lead, place)
@@ -352,6 +364,7 @@ def verdict_of(
         chosen=chosen,
         collections=len(mean["over"]) if "over" in mean else None,
         comparison=comparison,
+        imported=_against_files(metrics, subject, mean, systems),
         selected_on=lead["selected_on"],
         selection_queries=lead.get("queries"),
         why_unselected=lead["why"],
@@ -362,11 +375,8 @@ def verdict_of(
     )
 
 
-def _comparison(metrics: Json, lead: Json, systems: Sequence[Row]) -> tuple[Comparison | None, Json | None]:
-    """Return the main comparison, and its entry in the metrics."""
-    entry = leading_entry(metrics, lead["measure"])
-    if entry is None:
-        return None, None
+def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Comparison:
+    """Read a comparison from its entry in the metrics."""
     system, baseline = entry["system"], entry["baseline"]
     values = means_compared(entry, metrics["rows"])
     word = outcome(entry["difference"], entry["p_holm"])
@@ -378,7 +388,7 @@ def _comparison(metrics: Json, lead: Json, systems: Sequence[Row]) -> tuple[Comp
         if row.system is not None and not isinstance(row.system, Computed) and not is_imported(row)
     }
     trained = {row.name: row.trained for row in systems}
-    comparison = Comparison(
+    return Comparison(
         **{key: entry[key] for key in ("system", "baseline", "difference", "p", "p_holm", "test", "queries")},
         low=entry["low"],
         high=entry["high"],
@@ -391,7 +401,19 @@ def _comparison(metrics: Json, lead: Json, systems: Sequence[Row]) -> tuple[Comp
         baseline_is_cheaper={system, baseline} <= expenses.keys() and expenses[baseline] < expenses[system],
         only_system_trained=trained.get(system, False) and not trained.get(baseline, True),
     )
-    return comparison, entry
+
+
+def _against_files(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> list[Comparison]:
+    """Return the comparisons of a system with rankings from files, on the queries of its mean."""
+    names = {row.name for row in systems if is_imported(row)}
+    entries = {
+        entry["baseline"]: entry  # the last entry is by the test that counts the most sources of chance
+        for entry in metrics["comparisons"]
+        if entry["baseline"] in names
+        and entry["system"] == system
+        and all(entry[key] == mean[key] for key in ("collection", "split", "measure"))
+    }
+    return [_comparison(metrics, entry, systems) for entry in entries.values()]
 
 
 def _mean(metrics: Json, system: str, lead: Json, entry: Json | None) -> Json | None:

@@ -70,8 +70,9 @@ class PretrainingPhase(Config):
     measures the correlation on all of them and keeps the best checkpoint. If the source has several splits, its
     `splits` names the one for `validate_on_dev.split`. If null, there is no validation on pairs."""
     text_tokens: int | None = Field(None, ge=3, exclude_if=lambda tokens: tokens is None)
-    """Number of tokens of a text that SimCSE and DiffCSE learn from, special tokens included. The public code uses 32,
-    and measures sentences of any length. If null, as many as the retriever reads (`retriever.document_tokens`)."""
+    """Number of tokens of a text that SimCSE and DiffCSE learn from, special tokens included. The public code
+    trains on 32 tokens, and does not cut the sentences that it measures. If null, as many as the retriever reads
+    (`retriever.document_tokens`)."""
     seed: int | None = None
     """Seed of one training that all seeds of the experiment share. Intervals and p-values over the seeds then leave out
     the chance in this training. If null, each seed has its own training. A phase after one that each seed trains is

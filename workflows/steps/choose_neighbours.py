@@ -33,8 +33,11 @@ Trial = dict[str, Any]
 
 
 class TrialsConfig(Config):
-    """Ranges of the parameters, and the queries they are tried on. The ranges are those that the paper's code searches,
-    except for `mix`: that code starts at 0.001, for inner products of about 100 that are mixed as they are."""
+    """Ranges of the parameters, and the queries they are tried on.
+
+    The paper's code searches the same ranges, except for `mix`. It starts at 0.001, because it mixes raw inner products
+    of about 100.
+    """
 
     folds: int = Field(5, ge=2)
     """Number of folds of a cross-validation."""

@@ -105,8 +105,7 @@ def evaluate(
 def _short(measures: Sequence[str], deepest: int, documents: int) -> list[str]:
     """Describe the measures whose cutoff is beyond the end of a ranking, if there are any."""
     short = [name for name in measures if min(cutoff(name) or 0, documents) > deepest > 0]
-    looks = "looks" if len(short) == 1 else "look"
-    return [f"{listing(short)} {looks} further than the ranking, which ends at rank {deepest:,}."] if short else []
+    return [f"The ranking ends at rank {deepest:,}, so {listing(short)} may be too low."] if short else []
 
 
 class _Asking:

@@ -61,7 +61,7 @@ class Description:
     """Inputs that name an objective's module by its dotted path. A name without a dot is a file of this repository, and
     the `version` that the file declares is part of the identity."""
     makes: Artifact | None = None
-    """Type of the artifact, for code that looks for such artifacts in a graph. None if nothing looks for them."""
+    """Kind of artifact that the step makes, by which other code finds the step in a graph. None if no code does."""
     models: Literal["training", "encoding", "scoring", "predicting"] | None = None
     """Work of models in the step. If None, no model is at work."""
     droppable: tuple[str, ...] = ()

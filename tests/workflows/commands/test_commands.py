@@ -119,7 +119,7 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     assert all((run / link / "artifact.json").is_file() for link in played.links())
     metrics = played.metrics()
     assert set(metrics) == {"rows", "means", "comparisons", "leading", "verdict", "steps", "notes"}
-    says = "R@100 looks further than the ranking, which ends at rank 20."
+    says = "The ranking ends at rank 20, so R@100 may be too low."
     shorter, tied = metrics["notes"]
     assert shorter == f"BM25 measures, and 13 more: {says}"
     assert re.match(r"BM25 measures, .*: For \d of 4 queries RR@10 depends on the order of documents with equal", tied)

@@ -216,5 +216,5 @@ def test_a_run_without_groups_exports_none(tmp_path: Path, beir: Path, encoder: 
     assert place("run") == 0
     said()
     assert place("export", str(tmp_path / "out"), "--groups", "tevatron") == 2
-    assert "--groups: the run has made no groups" in said()[1]
+    assert "--groups: this run has no finished training groups" in said()[1]
     assert not (tmp_path / "out").exists()

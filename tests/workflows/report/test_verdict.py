@@ -74,6 +74,21 @@ def test_verdict_survives_json() -> None:
     assert Verdict.read(replace(VERDICT, comparison=None).json).comparison is None
 
 
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (BETTER, "BM25 + start model (interpolated) is clearly better than our engine (.600, p < .001)."),
+        (UNCLEAR, "The difference from our engine (.600, p < .001) is not clear."),
+        (WORSE, "Keep our engine: it is clearly better (.600, p < .001)."),
+    ],
+)
+def test_verdict_compares_with_the_engine_in_use(outcome: str, sentence: str) -> None:
+    engine = replace(COMPARISON, baseline="our engine", baseline_value=0.6, p_holm=0.0001, outcome=outcome)
+    verdict = replace(VERDICT, imported=[engine])
+    assert verdict.sentences[2] == sentence
+    assert Verdict.read(verdict.json) == verdict
+
+
 def test_clearly_better_system_needs_no_next_step() -> None:
     verdict = compared(outcome=BETTER, p_holm=0.0001, sample_factor=None, only_system_trained=True)
     assert (
@@ -155,7 +170,10 @@ def test_recipes_that_choose_no_system_compare_two() -> None:
     assert verdict.sentences[0] == "ranker has RR@10 .671 [.612, .730] on 202 test queries."
     assert verdict.sentences[1] == "That is not clearly better than retriever (.661, p = .37), which is cheaper."
     trained = replace(verdict, comparison=replace(verdict.comparison, only_system_trained=True))
-    assert trained.sentences[0] == "The best trained system is ranker. RR@10 .671 [.612, .730] on 202 test queries."
+    assert (
+        trained.sentences[0]
+        == "The best trained system on the dev queries is ranker. RR@10 .671 [.612, .730] on 202 test queries."
+    )
     assert trained.details == ["The compared systems were chosen on the 124 dev queries."]
 
 
@@ -189,7 +207,7 @@ def test_details_name_bm25_if_the_verdict_does_not() -> None:
 
 def test_details_say_why_nothing_was_trained() -> None:
     """The collection has no queries to train on, or the config says so."""
-    assert any(line.startswith("Nothing was trained: training needs some hundred") for line in VERDICT.details)
+    assert any(line.startswith("Nothing was trained: training needs a few hundred") for line in VERDICT.details)
     line = "Nothing was trained, because the config says `train: false`. The split `train` has 1,740 judgements."
     assert line in replace(VERDICT, judgements=1740).details
 
@@ -272,7 +290,8 @@ def test_rows_say_what_was_trained_and_what_a_query_costs() -> None:
     verdict = verdict_of(metrics, systems)
     assert verdict is not None
     assert verdict.sentences == [
-        "The best trained system is retriever. RR@10 .550 [.450, .650] on average over 2 collections with 60 queries.",
+        "The best trained system on the dev queries is retriever. RR@10 .550 [.450, .650] on average over 2 "
+        "collections with 60 queries.",
         "That is not clearly better than BM25 (.500, p = .30), which is cheaper and needs no training.",
         "A difference of this size would be clear with about 490 queries.",
     ]

@@ -135,7 +135,7 @@ def test_a_measure_that_looks_further_than_the_ranking_is_named(tmp_path: Path, 
     asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["RR@10", "R@2", "R@100", "AP"]}
     assert "note" not in evaluate(tmp_path, None, **asked)
     pq.write_table(documents("abc"), data / "documents.parquet")
-    says = "RR@10, R@100 look further than the ranking, which ends at rank 2."
+    says = "The ranking ends at rank 2, so RR@10, R@100 may be too low."
     assert evaluate(tmp_path, None, **asked)["note"] == says
 
 
