@@ -157,7 +157,12 @@ def _refuses(data: Path, k: int) -> None:
     check_k(k, data)
 
 
-VECTORS = {"data": ("documents.parquet",), "vectors": ("documents-*.npy",), "index": ("*",)}
+VECTORS = {
+    "data": ("documents.parquet",),
+    "vectors": ("documents-*.npy",),
+    "queries": ("queries.npy",),
+    "index": ("*",),
+}
 """Inputs that only the workers read."""
 
 
