@@ -38,7 +38,10 @@ class VectorIndexConfig(LuceneIndexConfig):
 
 @Description(
     part="BM25",
-    workers_read={"data": ("documents.parquet",), "out": ("index/_*", "index/segments*", "index/doc_ids.*")},
+    workers_read={
+        "data": ("documents.parquet",),
+        "out": ("index/_*", "index/segments*", "index/write.lock", "index/doc_ids.*"),
+    },
 )
 def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
