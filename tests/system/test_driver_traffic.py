@@ -83,7 +83,7 @@ RANKINGS = {
 }
 """Rankings, and groups that are mined from them, that the driver merges and writes itself."""
 PENDING = TABLES | RANKINGS | {"start/model/model.safetensors"}
-"""All files that still pass the driver. Take out what no longer does. The start model is read from a folder or a hub."""
+"""All files that still pass the driver. Take out what no longer does. The start model comes from a folder or a hub."""
 
 
 @pytest.fixture(scope="module")
