@@ -78,15 +78,16 @@ _holds: ContextVar[Holds] = ContextVar("holds", default=_until_exit)
 
 @contextmanager
 def holding(holds: Holds | None = None) -> Iterator[None]:
-    """Keep what this block downloads until the block ends or, if `holds` is given, until that is closed. Outside of
-    such a block a process keeps what it downloads until it ends."""
-    of_block = holds or Holds()
+    """Keep what this block downloads until the block ends. If `holds` is given and the block succeeds, keep it until
+    `holds` is closed. Outside of such a block a process keeps what it downloads until it ends."""
+    of_block, succeeded = holds or Holds(), False
     token = _holds.set(of_block)
     try:
         yield
+        succeeded = True
     finally:
         _holds.reset(token)
-        if holds is None:
+        if holds is None or not succeeded:
             of_block.close()
 
 
