@@ -170,7 +170,10 @@ def distinct(values: list[Any]) -> list[Any]:
 
 
 def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
-    """Validate a tree as a config. UserError names `where`, the key of the first mistake and the accepted values."""
+    """Validate a tree as a config.
+
+    Raise UserError for the first mistake. Its message has `where`, the key and the accepted values.
+    """
     try:
         return cls.model_validate(tree)
     except RecursionError:

@@ -67,6 +67,21 @@ def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
         raise
 
 
+def made_once(path: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` write a file or a directory, unless it is there. Other processes that want it wait meanwhile.
+
+    On a filesystem without locks several processes write it, each the same. The lock, `<path>.lock`, remains.
+    """
+    if path.exists():
+        return
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with replacing(path) as temporary:
+                make(temporary)
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder next to `path`. Rename it to `path` if the block succeeds, and remove it if it fails.
@@ -222,6 +237,14 @@ open_elsewhere: Callable[[Path], Any] = _only_here
 """Function that opens a file which is not on this machine, for reading in parts. A store on other machines sets it."""
 
 
+def _parts_here(path: Path) -> list[Path] | None:
+    return None
+
+
+parts_elsewhere: Callable[[Path], list[Path] | None] = _parts_here
+"""Function that lists the parts of a table in a store on other machines. None if the table is on this machine."""
+
+
 def readable(path: Path) -> Any:
     """Return a file for Parquet's readers: the path or, if the file is only in a store on other machines, an open file
     there, of which no more is transferred than is read."""
@@ -249,8 +272,9 @@ def drop(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed processes from a folder. No other process may write to it."""
-    remove(folder, ".*.????????")
+    """Remove the temporary files of killed processes from a folder, and from tables in parts that are in it. No other
+    process may write to it."""
+    remove(folder, ".*.????????", "*.parquet/.*.????????")
 
 
 def nearest(path: Path) -> Path:

@@ -1,8 +1,8 @@
 """Time that a step spends on each kind of work. Code says what it does, and the step's record sums the times.
 
 A thread does one kind of work at a time: `with timed("compute")` inside `with timed("waiting")` interrupts the waiting.
-A step may have several processes. A moment counts once, for the most useful kind of work of any process: if one
-computes while another waits, the step computes.
+A step may have several processes. The most useful kind of work of any process gets the time: if one process computes
+while another waits, the step computes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def compute_seconds(intervals: list[Interval]) -> dict[str, float]:
 def seconds_by_kind(intervals: list[Interval]) -> dict[Kind, float]:
     """Return the seconds of each kind over all processes.
 
-    A moment counts once, for the first of `KINDS` that any process did.
+    These are wall-clock seconds. While processes do several kinds of work, the first kind of `KINDS` gets the time.
     """
     return {kind: round(seconds, 3) for kind, seconds in _by_kind(intervals).items()}
 

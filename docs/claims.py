@@ -76,7 +76,7 @@ class Claim(Config):
     def _is_read_or_says_why_not(self) -> Self:
         if [bool(self.ours), bool(self.untold), bool(self.by_construction)].count(True) != 1:
             raise ValueError("accepted: one of `ours`, `untold` and `by_construction`")
-        pairs = [(one.record, one.better, one.worse, one.collection) for one in self.ours]
+        pairs = [(our.record, our.better, our.worse, our.collection) for our in self.ours]
         for pair in pairs:
             if pairs.count(pair) > 1:
                 raise ValueError(f"ours: {listing(filter(None, pair))} is there twice; one measure decides for a pair")
@@ -161,10 +161,10 @@ def expected(table: str) -> Expected:
 def size(theirs: Theirs) -> tuple[float, float, str]:
     """The paper's value of the better row, of the worse, as shares, and where it has them."""
     paper = expected(theirs.table)
-    columns = {(one.measure, one.collection): one.values for one in paper.of}
+    columns = {(item.measure, item.collection): item.values for item in paper.of}
     values = columns.get((theirs.measure, theirs.collection))
     if values is None:
-        accepted = listing(" of ".join(filter(None, one)) for one in columns)
+        accepted = listing(" of ".join(filter(None, column)) for column in columns)
         wanted = " of ".join(filter(None, (theirs.measure, theirs.collection)))
         raise UserError(f"{theirs.table}: no column {wanted}; accepted: {accepted}")
     for row in (theirs.better, theirs.worse):
@@ -179,35 +179,37 @@ def read(ours: Ours, claim: Claim | None = None) -> Reading:
 
     UserError names a row or measure that the record does not have, and a record that was typed by hand.
     """
-    found = record(ours.record)
-    if found is None:
+    result = record(ours.record)
+    if result is None:
         if ours.record not in configs():
             raise UserError(f"no record {ours.record!r} in docs/records, and no config of that name")
         return Reading(ours, UNTOLD, why=f"no record yet; `sparring run {configs()[ours.record]}` measures it")
-    if "transcribed" in found:
+    if "transcribed" in result:
         raise UserError(f"{ours.record} was typed by hand, and its artifacts are gone. It cannot decide a claim.")
-    means = found["means"]
+    means = result["means"]
     for row in (ours.better, ours.worse):
-        names = dict.fromkeys(one["system"] for one in means)
+        names = dict.fromkeys(mean["system"] for mean in means)
         if row not in names:
             raise UserError(f"{ours.record} has no row {row!r}; rows: {listing(names)}")
-    here = [one for one in means if one["measure"] == ours.measure and ours.collection in (None, one["collection"])]
-    values = {one["system"]: one["value"] for one in here}
+    place = [
+        mean for mean in means if mean["measure"] == ours.measure and ours.collection in (None, mean["collection"])
+    ]
+    values = {item["system"]: item["value"] for item in place}
     if not {ours.better, ours.worse} <= values.keys():
-        pairs = dict.fromkeys(f"{one['measure']} of {one['collection']}" for one in means)
+        pairs = dict.fromkeys(f"{mean['measure']} of {mean['collection']}" for mean in means)
         wanted = ours.measure + (f" of {ours.collection}" if ours.collection else "")
         raise UserError(f"{ours.record} has no {wanted} of both rows; it has: {listing(pairs)}")
-    if len({one["collection"] for one in here}) > 1:
-        places = dict.fromkeys(one["collection"] for one in here)
+    if len({item["collection"] for item in place}) > 1:
+        places = dict.fromkeys(item["collection"] for item in place)
         raise UserError(
             f"{ours.record} has {ours.measure} of several collections; `collection` is one of {listing(places)}"
         )
     means_of = {"better": values[ours.better], "worse": values[ours.worse]}
-    entry = _compared(found["comparisons"], ours, here[0]["collection"])
+    entry = _compared(result["comparisons"], ours, place[0]["collection"])
     if entry is None:
         return Reading(ours, UNTOLD, **means_of, why="the record has no test of this pair")
     word, scope = verdict(entry)
-    sizes = [size(one)[:2] for one in (claim.theirs if claim else []) if one.measure == ours.measure]
+    sizes = [size(item)[:2] for item in (claim.theirs if claim else []) if item.measure == ours.measure]
     compared, far = sizes_compared(entry, [better - worse for better, worse in sizes])
     if claim and claim.once and word != NOT_SHOWN:
         scope = Scope(once=claim.once)
@@ -218,12 +220,12 @@ def _compared(comparisons: Sequence[Json], ours: Ours, collection: str) -> Json 
     """The comparison of the two rows by the test that counts the most, as the claim has them; None for none."""
     for sign, (system, baseline) in ((1, (ours.better, ours.worse)), (-1, (ours.worse, ours.better))):
         entries = [
-            one
-            for one in comparisons
-            if (one["system"], one["baseline"]) == (system, baseline)
-            and (one["measure"], one["collection"]) == (ours.measure, collection)
+            comparison
+            for comparison in comparisons
+            if (comparison["system"], comparison["baseline"]) == (system, baseline)
+            and (comparison["measure"], comparison["collection"]) == (ours.measure, collection)
         ]
-        for entry in sorted(entries, key=lambda one: one["test"] != THE_METHOD)[:1]:
+        for entry in sorted(entries, key=lambda single: single["test"] != THE_METHOD)[:1]:
             ends = [None if entry.get(end) is None else sign * entry[end] for end in ("low", "high")]
             low, high = ends if sign == 1 else reversed(ends)
             return {**entry, "difference": sign * entry["difference"], "low": low, "high": high}
@@ -249,19 +251,19 @@ def sizes_compared(entry: Json, papers: Sequence[float]) -> tuple[str, bool]:
     """
     if not papers:
         return "", False
-    ours = entry["difference"]
+    actual = entry["difference"]
     inside = sum(entry["low"] <= paper <= entry["high"] for paper in papers)
     if inside and len(papers) > 1:
         return f"{inside} of the paper's {len(papers)} lie in the interval", False
     if inside:
         return "the paper's lies in the interval", False
-    paper = min(papers, key=lambda one: abs(one - ours))
-    if paper <= 0 or ours <= 0:
+    paper = min(papers, key=lambda single: abs(single - actual))
+    if paper <= 0 or actual <= 0:
         return "the paper's lies outside the interval", False
-    larger, smaller = max(paper, ours), min(paper, ours)
-    which, times = "nearest is" if len(papers) > 1 else "is", larger / smaller
+    larger, reduced = max(paper, actual), min(paper, actual)
+    which, times = "nearest is" if len(papers) > 1 else "is", larger / reduced
     compared = f"the paper's {which} {times:.{0 if times >= 3 else 1}f} times as "
-    return compared + ("large" if paper > ours else "small"), larger >= ORDER * smaller
+    return compared + ("large" if paper > actual else "small"), larger >= ORDER * reduced
 
 
 def worst(readings: Sequence[Reading]) -> Reading | None:
@@ -269,11 +271,11 @@ def worst(readings: Sequence[Reading]) -> Reading | None:
 
     Of readings with the same verdict the one about the fewest trainings decides, as it says the least.
     """
-    told = [one for one in readings if one.verdict != UNTOLD]
+    report = [reading for reading in readings if reading.verdict != UNTOLD]
     return min(
-        told,
+        report,
         default=None,
-        key=lambda one: (WORST_FIRST.index(one.verdict), one.scope.trainings == 0, one.scope.trainings),
+        key=lambda single: (WORST_FIRST.index(single.verdict), single.scope.trainings == 0, single.scope.trainings),
     )
 
 
@@ -284,11 +286,11 @@ def summary(claim: Claim, readings: Sequence[Reading]) -> tuple[str, str]:
         return UNTOLD, CONSTRUCTED
     if decides is None:
         return UNTOLD, UNTOLD
-    told = [one for one in readings if one.verdict != UNTOLD]
+    report = [reading for reading in readings if reading.verdict != UNTOLD]
     word, narrowest = decides.verdict, decides.scope
-    count = sum(one.verdict in (HOLDS, SIGN_ONLY) for one in told)
+    count = sum(item.verdict in (HOLDS, SIGN_ONLY) for item in report)
     mixed = word not in (HOLDS, SIGN_ONLY) and count > 0
-    few = f"; {len(told)} of {len(readings)} pairs measured" if len(told) < len(readings) else ""
+    few = f"; {len(report)} of {len(readings)} pairs measured" if len(report) < len(readings) else ""
     return word, f"{word}{narrowest}" + (
-        f" (of {len(told)} pairs {count} {'holds' if count == 1 else 'hold'})" if mixed else ""
+        f" (of {len(report)} pairs {count} {'holds' if count == 1 else 'hold'})" if mixed else ""
     ) + few

@@ -157,15 +157,15 @@ def text() -> str:
             files, models = needs(path)
             for file in files:
                 places.setdefault(_place(file), set()).add(file)
-            what = expected.source.rpartition("), ")[2]
-            why = why_not(tree)
+            subject = expected.source.rpartition("), ")[2]
+            reason = why_not(tree)
             cells = [
-                what,
+                subject,
                 _link(path),
                 _folders(files),
-                ", ".join(f"`{one}`" for one in models),
+                ", ".join(f"`{model}`" for model in models),
                 expected.hardware or "not said",
-                "yes" if why is None else f"no: {why}",
+                "yes" if reason is None else f"no: {reason}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"Parts of these: {', '.join(map(_link, parts))}.", ""] if parts else [""]
@@ -215,11 +215,11 @@ def _configs(value: Any) -> Iterator[Config]:
     if isinstance(value, Config):
         yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _configs(one)
+        for item in value.values():
+            yield from _configs(item)
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _configs(one)
+        for item in value:
+            yield from _configs(item)
 
 
 def _place(file: str) -> str:
@@ -229,8 +229,10 @@ def _place(file: str) -> str:
 
 def _folders(files: list[str]) -> str:
     """The folders that files lie in, with how many there are of each."""
-    of = [_place(file) for file in files]
-    return ", ".join(_in_data(one) + (f" ({of.count(one)})" if one in FOLDERS else "") for one in sorted({*of}))
+    subject = [_place(file) for file in files]
+    return ", ".join(
+        _in_data(item) + (f" ({subject.count(item)})" if item in FOLDERS else "") for item in sorted({*subject})
+    )
 
 
 def _in_data(place: str) -> str:
@@ -243,7 +245,7 @@ def _named(files: set[str]) -> str:
     if len(names) <= 20:
         return ", ".join(f"`{name}`" for name in names if name)
     sets = sorted({name.partition("/")[0] for name in names})
-    return f"{len(names)} files of {', '.join(f'`{one}`' for one in sets)}"
+    return f"{len(names)} files of {', '.join(f'`{item}`' for item in sets)}"
 
 
 def _link(path: Path) -> str:

@@ -34,18 +34,22 @@ PARTS = "parts"
 
 def pages() -> dict[str, str]:
     """Every page by its place."""
-    found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats(), "licences.md": licences.page()}
+    result = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats(), "licences.md": licences.page()}
     recipes = {name: importlib.import_module(f"sparring.workflows.recipes.{name}") for name in loading.recipe_names()}
     reached = {name: list(dict.fromkeys(_reached(module.Config))) for name, module in recipes.items()}
-    shared = {one for classes in reached.values() for one in classes if sum(one in of for of in reached.values()) > 1}
+    shared = {
+        cls for classes in reached.values() for cls in classes if sum(cls in value for value in reached.values()) > 1
+    }
     for name, module in recipes.items():
-        own = [one for one in reached[name] if one not in shared or one is module.Config]
-        found[f"configs/{name}.md"] = _page(f"Recipe {name}", inspect.getdoc(module) or "", own, shared)
-    about = "Keys that several recipes have, by the class that has them."
-    found[f"configs/{PARTS}.md"] = _page("Shared parts", about, sorted(shared, key=lambda one: one.__name__), shared)
-    about = "What a run runs on: a YAML file that `--cluster` names. Numbers of workers are those of all machines."
-    found["profile.md"] = _page("Cluster profile", about, list(_reached(Cluster)), set())
-    return found
+        itself = [item for item in reached[name] if item not in shared or item is module.Config]
+        result[f"configs/{name}.md"] = _page(f"Recipe {name}", inspect.getdoc(module) or "", itself, shared)
+    details = "Keys that several recipes have, by the class that has them."
+    result[f"configs/{PARTS}.md"] = _page(
+        "Shared parts", details, sorted(shared, key=lambda single: single.__name__), shared
+    )
+    details = "What a run runs on: a YAML file that `--cluster` names. Numbers of workers are those of all machines."
+    result["profile.md"] = _page("Cluster profile", details, list(_reached(Cluster)), set())
+    return result
 
 
 def commands() -> str:
@@ -57,8 +61,8 @@ def commands() -> str:
         "",
     ]
     top = command_line.parser()
-    subparsers = next(one for one in top._actions if isinstance(one, argparse._SubParsersAction))
-    lines += _arguments(one for one in top._actions if one is not subparsers)
+    subparsers = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    lines += _arguments(action for action in top._actions if action is not subparsers)
     for name, parser in subparsers.choices.items():
         usage = " ".join(parser.format_usage().replace(command_line.program(), "sparring").split())
         lines += [f"## {name}", "", parser.description or "", "", "```", usage.removeprefix("usage: "), "```", ""]
@@ -114,12 +118,12 @@ def formats() -> str:
     ]
     modules = {name: importlib.import_module(f"sparring.components.sources.{name}") for name in base.formats()}
     sources = [module.Source for module in modules.values()]
-    here = list(dict.fromkeys(one for source in sources for one in _reached(source)))
+    place = list(dict.fromkeys(item for source in sources for item in _reached(source)))
     for name, module in modules.items():
-        lines += [f"## {name}", "", inspect.getdoc(module) or "", "", *_keys(module.Source, here, set())]
-    for one in here:
-        if one not in sources:
-            lines += [f"## {one.__name__}", "", inspect.getdoc(one) or "", "", *_keys(one, here, set())]
+        lines += [f"## {name}", "", inspect.getdoc(module) or "", "", *_keys(module.Source, place, set())]
+    for item in place:
+        if item not in sources:
+            lines += [f"## {item.__name__}", "", inspect.getdoc(item) or "", "", *_keys(item, place, set())]
     return "\n".join(lines).replace("(../formats.md)", "(#formats)")
 
 
@@ -129,16 +133,16 @@ def _docstring(text: str | None) -> str:
     return words.strip() + (f"\n\n```python\n>>>{example.rstrip()}\n```" if example else "") + "\n"
 
 
-def _page(title: str, about: str, classes: list[type[BaseModel]], shared: set[type[BaseModel]]) -> str:
-    lines = [f"# {title}", "", about, ""]
-    for one in classes:
-        lines += [f"## {one.__name__}", "", inspect.getdoc(one) or "", "", *_keys(one, classes, shared)]
+def _page(title: str, details: str, classes: list[type[BaseModel]], shared: set[type[BaseModel]]) -> str:
+    lines = [f"# {title}", "", details, ""]
+    for cls in classes:
+        lines += [f"## {cls.__name__}", "", inspect.getdoc(cls) or "", "", *_keys(cls, classes, shared)]
     return "\n".join(lines)
 
 
-def _keys(one: type[BaseModel], here: list[type[BaseModel]], shared: set[type[BaseModel]]) -> list[str]:
+def _keys(single: type[BaseModel], here: list[type[BaseModel]], shared: set[type[BaseModel]]) -> list[str]:
     """The table of a config class; its recipe or format, which says what the other keys are, comes first."""
-    fields = sorted(one.model_fields.items(), key=lambda item: item[0] not in ("recipe", "format"))
+    fields = sorted(single.model_fields.items(), key=lambda item: item[0] not in ("recipe", "format"))
     rows = [
         f"| `{name}` | {_type(field.annotation, here, shared)} | {_default(field)} | {_about(field)} |"
         for name, field in fields
@@ -178,7 +182,7 @@ def _type(annotation: Any, here: list[type[BaseModel]], shared: set[type[BaseMod
     if typing.get_origin(annotation) is dict:
         return f"{_type(inside[1], here, shared)} by name"
     if inside:
-        return " or ".join(_type(one, here, shared) for one in inside)
+        return " or ".join(_type(item, here, shared) for item in inside)
     names = {
         str: "text",
         int: "whole number",
@@ -209,9 +213,9 @@ def _cell(text: str | None) -> str:
     return re.sub(r"\s+", " ", text or "").replace("|", "\\|")
 
 
-def _reached(one: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _reached(single: type[BaseModel]) -> Iterator[type[BaseModel]]:
     """A config class and those that its keys have, each before those inside it."""
-    waiting, seen = [one], set()
+    waiting, seen = [single], set()
     while waiting:
         now = waiting.pop(0)
         if now in seen:
@@ -225,13 +229,13 @@ def _reached(one: type[BaseModel]) -> Iterator[type[BaseModel]]:
 def _classes(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation] if annotation not in (Config, base.Source) else []
-    return [one for inside in typing.get_args(annotation) for one in _classes(inside)]
+    return [cls for inside in typing.get_args(annotation) for cls in _classes(inside)]
 
 
 def on_config(config: Any) -> Any:
     """List the generated pages under "Reference", before the pages that `mkdocs.yml` has there."""
     configs = [f"reference/{place}" for place in pages() if place.startswith("configs/")]
-    made = [
+    output = [
         "reference/commands.md",
         {"Configs": configs},
         "reference/profile.md",
@@ -239,7 +243,7 @@ def on_config(config: Any) -> Any:
         "reference/losses.md",
         "reference/licences.md",
     ]
-    config.nav = [{"Reference": made + entry["Reference"]} if "Reference" in entry else entry for entry in config.nav]
+    config.nav = [{"Reference": output + entry["Reference"]} if "Reference" in entry else entry for entry in config.nav]
     return config
 
 

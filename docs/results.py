@@ -105,21 +105,24 @@ def texts() -> dict[str, str]:
     for path in sorted(rule.RECORDS.iterdir()):
         if (count := listed.count(path.stem)) != 1:
             raise UserError(f"docs/records/{path.name} is in `records` of {count} pages in docs/claims; accepted: one")
-    readings = {name: [_read(name, at, claim) for at, claim in enumerate(page.claims)] for name, page in pages.items()}
+    readings = {
+        name: [_read(name, position, claim) for position, claim in enumerate(page.claims)]
+        for name, page in pages.items()
+    }
     homes = {record: f"{name}.md" for name, page in pages.items() for record in page.records}
     return {"index.md": _index(pages, readings)} | {
         f"{name}.md": _page(name, page, readings[name], homes) for name, page in pages.items()
     }
 
 
-def _read(name: str, at: int, claim: Claim) -> list[Reading]:
+def _read(name: str, line: int, claim: Claim) -> list[Reading]:
     """What the records say of a claim."""
     try:
-        for one in claim.theirs:
-            rule.size(one)
-        return [rule.read(one, claim) for one in claim.ours]
+        for their in claim.theirs:
+            rule.size(their)
+        return [rule.read(our, claim) for our in claim.ours]
     except UserError as error:
-        raise UserError(f"docs/claims/{name}.yaml: claims.{at}: {error}") from None
+        raise UserError(f"docs/claims/{name}.yaml: claims.{line}: {error}") from None
 
 
 def _index(pages: dict[str, Page], readings: dict[str, list[list[Reading]]]) -> str:
@@ -137,7 +140,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
     """Write a method's verdicts in a table, then the folded evidence and runs. `homes` maps records to pages."""
     lines = [f"# {page.title}", "", page.about, "", "## Verdicts", "", *_overview(page, readings), ""]
     lines += ["[The rule](index.md#the-rule) says how a verdict comes about.", "", "## Evidence", ""]
-    for at, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
+    for position, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
         evidence = [
             f"**{_capital(rule.summary(claim, pairs)[1])}.**",
             "",
@@ -147,7 +150,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
             "",
             claim.note,
         ]
-        lines += _folded(f"claim-{at}", f"{at}. {claim.says.removesuffix('.')}", evidence)
+        lines += _folded(f"claim-{position}", f"{position}. {claim.says.removesuffix('.')}", evidence)
     lines += ["## Runs", ""] if page.records else []
     for record in page.records:
         lines += _run(record)
@@ -164,54 +167,56 @@ def _folded(anchor: str, title: str, lines: list[str]) -> list[str]:
 def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
     """Tabulate claims with the paper's difference, ours and the verdict. Ours is that of the pair that decides."""
     lines = _head("", "claim", "the paper", "difference here", "verdict")
-    for at, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
+    for position, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
         where = dict.fromkeys([claim.where, *(_short(rule.size(pair)[2]) for pair in claim.theirs)])
         decides = rule.worst(pairs)
-        ours = (
+        actual = (
             "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
         )
         paper = ": ".join(filter(None, (", ".join(filter(None, where)), _papers(claim, decides))))
-        lines.append(_cells(f"[{at}](#claim-{at})", claim.says, paper, ours, rule.summary(claim, pairs)[1]))
+        lines.append(
+            _cells(f"[{position}](#claim-{position})", claim.says, paper, actual, rule.summary(claim, pairs)[1])
+        )
     return lines
 
 
 def _papers(claim: Claim, decides: Reading | None) -> str:
     """The paper's difference, by the measure of the pair that decides if the paper has it."""
-    same = [one for one in claim.theirs if decides is not None and one.measure == decides.ours.measure]
-    for one in (same or claim.theirs)[:1]:
-        better, worse, _ = rule.size(one)
-        return f"{signed(better - worse)} {one.measure}"
+    same = [their for their in claim.theirs if decides is not None and their.measure == decides.ours.measure]
+    for item in (same or claim.theirs)[:1]:
+        better, worse, _ = rule.size(item)
+        return f"{signed(better - worse)} {item.measure}"
     return ""
 
 
 def _theirs(claim: Claim) -> list[str]:
     """The paper's numbers."""
     lines = _head("the paper", "measure", "better", "worse", "difference") if claim.theirs else []
-    for one in claim.theirs:
-        better, worse, source = rule.size(one)
-        rows = f"{one.better}: {unsigned(better)}", f"{one.worse}: {unsigned(worse)}"
-        told = (f"{_short(source)} (`{one.table}`)", _measure(one), *rows, signed(better - worse))
-        lines.append(_cells(*told))
+    for their in claim.theirs:
+        better, worse, source = rule.size(their)
+        rows = f"{their.better}: {unsigned(better)}", f"{their.worse}: {unsigned(worse)}"
+        report = (f"{_short(source)} (`{their.table}`)", _measure(their), *rows, signed(better - worse))
+        lines.append(_cells(*report))
     return [*lines, ""]
 
 
 def _ours(claim: Claim, readings: list[Reading], homes: dict[str, str]) -> list[str]:
     """What each record says."""
     lines = _head("here", "difference", "p", "of", "run") if readings else []
-    for one in readings:
-        ours, entry = one.ours, one.entry
-        place = f"{homes.get(ours.record)}#{_anchor(ours.record)}"
-        run = f"[{ours.record}]({place})" if rule.record(ours.record) else f"`{ours.record}`"
+    for reading in readings:
+        actual, entry = reading.ours, reading.entry
+        place = f"{homes.get(actual.record)}#{_anchor(actual.record)}"
+        run = f"[{actual.record}]({place})" if rule.record(actual.record) else f"`{actual.record}`"
         better, worse = (
             name if value is None else f"{name} ({unsigned(value)})"
-            for name, value in ((ours.better, one.better), (ours.worse, one.worse))
+            for name, value in ((actual.better, reading.better), (actual.worse, reading.worse))
         )
-        of = f"{_measure(ours)}: {better} against {worse}"
+        subject = f"{_measure(actual)}: {better} against {worse}"
         if entry is None:
-            lines.append(_cells(f"{one.verdict}: {one.why}", "", "", of, run))
+            lines.append(_cells(f"{reading.verdict}: {reading.why}", "", "", subject, run))
         else:
-            told = f"{one.verdict}{one.scope}" + (f"; {one.size}" if one.size else "")
-            lines.append(_cells(told, _difference(entry), _chance(entry), of, run))
+            report = f"{reading.verdict}{reading.scope}" + (f"; {reading.size}" if reading.size else "")
+            lines.append(_cells(report, _difference(entry), _chance(entry), subject, run))
     return [*lines, ""]
 
 
@@ -245,37 +250,39 @@ def _run(name: str) -> list[str]:
 
 def _made(run: Json) -> list[str]:
     """The command of a run, and what is known of how it was made."""
-    command = f"sparring run {run['config']}" + "".join(f" --set {shlex.quote(one)}" for one in run["set"])
-    codes = [one["commit"][:10] + (", changed," if one["changed"] else "") for one in run["code"]]
+    command = f"sparring run {run['config']}" + "".join(f" --set {shlex.quote(item)}" for item in run["set"])
+    codes = [item["commit"][:10] + (", changed," if item["changed"] else "") for item in run["code"]]
     slowest = sorted(run["steps"].items(), key=lambda item: -item[1]["seconds"])[:3]
-    spent = [f"{name} {duration(of['seconds'])}" for name, of in slowest]
-    steps = sum(of["steps"] for of in run["steps"].values())
-    told = [
+    spent = [f"{name} {duration(subject['seconds'])}" for name, subject in slowest]
+    steps = sum(value["steps"] for value in run["steps"].values())
+    report = [
         f"{'Seeds' if len(run['seeds']) > 1 else 'Seed'} {listing(run['seeds'])}; {' to '.join(run['days'])}; commit "
         f"{listing(codes)}.",
         f"Collections: {'; '.join(map(_collection, run['collections']))}.",
         f"Ran on {'; '.join(dict.fromkeys(map(_machine, run['machines'])))}.",
         f"{steps} steps took {duration(run['seconds'])}; of it {', '.join(spent)}.",
     ]
-    return ["```", command, "```", "", *textwrap.wrap(" ".join(told), 118, break_on_hyphens=False), ""]
+    return ["```", command, "```", "", *textwrap.wrap(" ".join(report), 118, break_on_hyphens=False), ""]
 
 
-def _machine(one: Json) -> str:
+def _machine(single: Json) -> str:
     """What steps ran on."""
-    known = f"{one['cores']} cores of {one['processor']}, " if "processor" in one else ""
-    workers, threads = one["train"]["workers"], one["train"]["threads"]
-    each = "1 thread" if threads == 1 else f"{threads or 'all'} threads"
-    return f"{known}device {one['device']}, {workers} {'worker' if workers == 1 else 'workers'} of {each}"
+    existing = f"{single['cores']} cores of {single['processor']}, " if "processor" in single else ""
+    workers, threads = single["train"]["workers"], single["train"]["threads"]
+    item = "1 thread" if threads == 1 else f"{threads or 'all'} threads"
+    return f"{existing}device {single['device']}, {workers} {'worker' if workers == 1 else 'workers'} of {item}"
 
 
-def _collection(one: Json) -> str:
+def _collection(single: Json) -> str:
     """How large a collection is."""
-    queries = [f"{count:,} of {split}" for split, count in (one["queries"] or {}).items()]
-    return f"{one['name']}, {one['documents']:,} documents" + (f", queries: {', '.join(queries)}" if queries else "")
+    queries = [f"{count:,} of {split}" for split, count in (single["queries"] or {}).items()]
+    return f"{single['name']}, {single['documents']:,} documents" + (
+        f", queries: {', '.join(queries)}" if queries else ""
+    )
 
 
-def _measure(one: rule.Theirs | rule.Ours) -> str:
-    return one.measure + (f" of {one.collection}" if one.collection else "")
+def _measure(single: rule.Theirs | rule.Ours) -> str:
+    return single.measure + (f" of {single.collection}" if single.collection else "")
 
 
 def _short(source: str) -> str:
@@ -301,12 +308,12 @@ def _capital(text: str) -> str:
 
 def main() -> None:
     """Write the pages, and remove those that are no more."""
-    made = texts()
+    output = texts()
     PAGES.mkdir(parents=True, exist_ok=True)
     for path in PAGES.glob("*.md"):
-        if path.name not in made:
+        if path.name not in output:
             path.unlink()
-    for name, text in made.items():
+    for name, text in output.items():
         (PAGES / name).write_text(text)
 
 

@@ -149,7 +149,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A Ray session on this machine for all tests that need one; the machine that it runs on."""
-    os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "600"
     cluster = Cluster(
         device="cpu",
         object_store_mb=200,

@@ -34,9 +34,9 @@ def main() -> int:
     print()
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    found = [{key: value for key, value in result.items() if key != "python"} for _, result in tried]
-    if any(result != found[0] for result in found):
-        print("error: results differ between Pythons:", *map(json.dumps, found), sep="\n", file=sys.stderr)
+    results = [{key: value for key, value in result.items() if key != "python"} for _, result in tried]
+    if any(result != results[0] for result in results):
+        print("error: results differ between Pythons:", *map(json.dumps, results), sep="\n", file=sys.stderr)
         return 1
     return 0
 
@@ -77,8 +77,8 @@ def version_of(python: Path) -> str:
 def fetched_megabytes(log: Path) -> float:
     """Megabytes of packages that pip fetched, from the index or its cache."""
     units = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
-    found = re.findall(r"^ *(?:Downloading|Using cached) \S+ \(([\d.]+) (kB|MB|GB)\)", log.read_text(), re.M)
-    return sum(float(size) * units[unit] for size, unit in found)
+    result = re.findall(r"^ *(?:Downloading|Using cached) \S+ \(([\d.]+) (kB|MB|GB)\)", log.read_text(), re.M)
+    return sum(float(size) * units[unit] for size, unit in result)
 
 
 def call(command: list[str], **variables: str) -> str:

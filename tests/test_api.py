@@ -87,16 +87,16 @@ def _installed() -> set[str]:
 
 
 def test_a_notebook_runs_reads_and_searches(folder: Path) -> None:
-    said = called(folder, SCRIPT, "barami comi", "domu", "barami")
-    assert said["rows"] > 0
-    assert "BM25" in said["table"]
-    assert len(said["hits"]) == 5
-    (texts, width), alone, (found, _) = said["shapes"]
-    assert (texts, alone, found) == (3, [width], 5)
-    assert said["same"]
-    assert said["bare"] == []
-    assert said["ray"] is False
-    reranked, side, query, unfinished, unnamed, unmade, unknown = said["mistakes"]
+    text = called(folder, SCRIPT, "barami comi", "domu", "barami")
+    assert text["rows"] > 0
+    assert "BM25" in text["table"]
+    assert len(text["hits"]) == 5
+    (texts, width), alone, (result, _) = text["shapes"]
+    assert (texts, alone, result) == (3, [width], 5)
+    assert text["same"]
+    assert text["bare"] == []
+    assert text["ray"] is False
+    reranked, side, query, unfinished, unnamed, unmade, unknown = text["mistakes"]
     assert reranked == "rerank: 'retriever' has no ranker. Load a system that has one."
     assert side == "embed: side is 'passage'. Use 'query' or 'document'."
     assert query == "search: queries must be a string or a list of strings."
@@ -120,12 +120,12 @@ print(json.dumps({"ranked": ranked, "none": system.rerank("barami", [])}))
 def test_documents_are_reranked(played: Place, tmp_path: Path) -> None:
     (row,) = [name for name in {row["system"] for row in played.metrics()["rows"]} if name == "ranker over retriever 1"]
     assert played("export", str(tmp_path / "out"), "--system", row) == 0
-    said = called(tmp_path, RERANK, "out/system")
-    assert said["none"] == []
-    places, scores = zip(*said["ranked"], strict=True)
+    text = called(tmp_path, RERANK, "out/system")
+    assert text["none"] == []
+    places, scores = zip(*text["ranked"], strict=True)
     assert sorted(places) == [0, 1, 2]
     assert list(scores) == sorted(scores, reverse=True)
-    by_place = dict(said["ranked"])
+    by_place = dict(text["ranked"])
     assert by_place[0] == by_place[2]
     assert places.index(0) < places.index(2)
 
@@ -141,12 +141,12 @@ def test_the_example_in_the_docstring_is_right(folder: Path) -> None:
     """With another config and folder than a reader has."""
     examples = doctest.DocTestParser().get_examples(sparring.__doc__ or "")
     (folder / "my-collection.yaml").write_text((folder / "mine.yaml").read_text())
-    lines = "".join(one.source for one in examples).splitlines()
+    lines = "".join(example.source for example in examples).splitlines()
     *lines, last = [line.replace('.yaml")', '.yaml", cluster="inline.yaml")') for line in lines]
     assert last == 'system = sparring.load("out/system")'
     export = ["sparring", "export", "my-collection.yaml", "out"]
-    said = 'print(json.dumps({"k": len(system.search("x", 5))}))'
+    text = 'print(json.dumps({"k": len(system.search("x", 5))}))'
     before = ["import json, subprocess, sys", *lines, f"subprocess.run([sys.executable, '-m', *{export}], check=True)"]
-    script = "\n".join([*before, last, said])
+    script = "\n".join([*before, last, text])
     assert called(folder, script)["k"] >= 0
     assert read_yaml(folder / "my-collection.yaml")["recipe"] == "dpr"

@@ -75,7 +75,7 @@ def test_the_layout_is_what_is_on_disk() -> None:
     shown = layout((ROOT / "docs" / "pages" / "house.md").read_text())
     assert [path for path in shown if not (ROOT / path).exists()] == []
     assert [path for path in shown if (ROOT / path).is_dir() != path.endswith("/")] == []
-    assert [path for path, what in shown.items() if not what] == []
+    assert [path for path, subject in shown.items() if not subject] == []
     parents = [parent for path in tracked() for parent in path.relative_to(ROOT).parents if parent != Path()]
     folders = {f"{parent}/" for parent in parents if not parent.parts[0].startswith(".")}
     tops = {folder for folder in folders if folder.count("/") == 1}
@@ -118,7 +118,7 @@ def configs() -> list[type[BaseModel]]:
         importlib.import_module("sparring.workflows.distributed.cluster").Cluster,
         importlib.import_module("sparring.workflows.tuning.config").Tuning,
     ]
-    return sorted({found for top in tops for found in reachable(top)}, key=lambda c: f"{c.__module__}.{c.__name__}")
+    return sorted({result for top in tops for result in reachable(top)}, key=lambda c: f"{c.__module__}.{c.__name__}")
 
 
 @pytest.mark.parametrize("config", configs(), ids=lambda config: f"{config.__module__}.{config.__name__}")
@@ -127,10 +127,10 @@ def test_every_config_field_is_documented(config: type[BaseModel]) -> None:
     assert config.__doc__
     missing = [
         field
-        for field, about in config.model_fields.items()
-        if not (about.description or "").strip()
-        and not list(reachable(about.annotation))
-        and len(typing.get_args(about.annotation)) != 1  # a tag that has one value, such as the recipe's name
+        for field, details in config.model_fields.items()
+        if not (details.description or "").strip()
+        and not list(reachable(details.annotation))
+        and len(typing.get_args(details.annotation)) != 1  # a tag that has one value, such as the recipe's name
     ]
     assert missing == []
     assert config.model_config.get("extra") == "forbid"
@@ -143,10 +143,12 @@ def test_a_step_takes_a_place_a_machine_and_named_inputs() -> None:
     `train` alone takes inputs of any name beside: what an objective asks for that others do not.
     """
     for function in frozenset().union(*(planned(path).functions for path in CONFIGS)):
-        first, second, *others = inspect.signature(function).parameters.values()
+        first, second, *rest = inspect.signature(function).parameters.values()
         assert (first.name, second.name) == ("out", "machine")
-        named = [one for one in others if one.kind is not inspect.Parameter.VAR_KEYWORD or function.__name__ != "train"]
-        assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in named)
+        named = [
+            item for item in rest if item.kind is not inspect.Parameter.VAR_KEYWORD or function.__name__ != "train"
+        ]
+        assert all(item.kind is inspect.Parameter.KEYWORD_ONLY for item in named)
         assert function.__module__.startswith("sparring.workflows.steps.")
         assert function.__doc__
 
@@ -185,27 +187,27 @@ def test_no_module_is_named_for_nothing() -> None:
 
 def imports(path: Path) -> set[str]:
     """Top-level names of what a module imports, anywhere in it."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name(path)}: a relative import"
-            found.add(node.module or "")
-    return {module.partition(".")[0] for module in found}
+            result.add(node.module or "")
+    return {module.partition(".")[0] for module in result}
 
 
 def runs_what_it_reads(module: ast.Module) -> list[str]:
     """Calls that run code which lies on a disk or comes from a model hub: pickles, eval, unsafe YAML, shells."""
-    found = []
+    result = []
     for node in ast.walk(module):
         if isinstance(node, ast.Call):
             called, named = ast.unparse(node.func), {keyword.arg for keyword in node.keywords}
             banned = called in ("eval", "exec", "compile", "torch.load", "torch.save", "yaml.load")
             by_place = called == "np.load" and len(node.args) > 2  # the third argument is allow_pickle
             if banned or by_place or named & {"trust_remote_code", "allow_pickle", "shell"}:
-                found.append(ast.unparse(node))
-    return found
+                result.append(ast.unparse(node))
+    return result
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -238,7 +240,7 @@ def test_what_runs_what_it_reads_is_found() -> None:
     """By the linter in all that there is, or by the rule above in what reads files."""
     command = [sys.executable, "-m", "ruff", "check", "--output-format", "json", "--stdin-filename", "planted.py", "-"]
     done = subprocess.run(command, input=PLANTED, capture_output=True, text=True, check=False, cwd=ROOT)
-    codes = [(one["location"]["row"], one["code"]) for one in json.loads(done.stdout)]
+    codes = [(load["location"]["row"], load["code"]) for load in json.loads(done.stdout)]
     lint = {row for row, code in codes if code == "TID251" or re.fullmatch(r"S\d+", code or "")}
     for row, line in enumerate(PLANTED.splitlines(), 1):
         assert row in lint or runs_what_it_reads(ast.parse(line)), line
@@ -276,7 +278,7 @@ print(sorted(heavy & sys.modules.keys()))
 """
     modules = [module for module in map(dotted, MODULES) if module.startswith("sparring.workflows")]
     configs = {read_based(path)["recipe"]: path for path in CONFIGS}.values()
-    words = [",".join(map(str, each)) for each in (modules, configs)]
+    words = [",".join(map(str, item)) for item in (modules, configs)]
     command = [sys.executable, "-W", "error", "-c", code, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout, done.returncode) == ("", "[]\n", 0)
@@ -315,14 +317,14 @@ PLACES = re.compile(
 
 def test_no_file_names_a_place_of_one_machine() -> None:
     """Neither a path that only one machine has, nor the address of a registry: pip's own settings say where."""
-    found = []
+    result = []
     for path in tracked():
         if path == Path(__file__) or path.suffix in (".png", ".gz", ".parquet"):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if PLACES.search(line):
-                found.append(f"{name(path)}:{number}: {line.strip()[:100]}")
-    assert found == []
+                result.append(f"{name(path)}:{number}: {line.strip()[:100]}")
+    assert result == []
 
 
 def test_no_large_file_is_tracked() -> None:

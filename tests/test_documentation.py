@@ -38,8 +38,8 @@ def place(page: Path) -> str:
 
 def blocks(language: str) -> list[tuple[str, str]]:
     """Fenced blocks of a language, with the page that each is on."""
-    found = [(place(page), block) for page in PAGES for block in BLOCK.findall(page.read_text())]
-    return [(page, text) for page, (kind, text) in found if kind == language]
+    result = [(place(page), block) for page in PAGES for block in BLOCK.findall(page.read_text())]
+    return [(page, text) for page, (kind, text) in result if kind == language]
 
 
 def commands() -> list[tuple[str, str]]:
@@ -47,13 +47,13 @@ def commands() -> list[tuple[str, str]]:
     lines = [
         (page, line.removesuffix(" &")) for page, text in blocks("") for line in text.replace("\\\n", " ").splitlines()
     ]
-    found = [
+    result = [
         (page, line[line.index(program) + len(program) :].removesuffix("&"))
         for page, line in lines
         for program in PROGRAMS
         if re.match(rf"\s*(\w+=\S+ )*{program}", line)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(result))
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
@@ -91,8 +91,8 @@ def test_the_package_of_ones_own_is_run(
     monkeypatch.syspath_prepend(tmp_path)
     assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 6)
     [contract] = re.findall(r"^SPARRING_TEST_LOSSES=(?:.*\\\n)*.*", page, re.M)
-    for written, here in {"/path/to/its/parent": str(tmp_path), ".venv/bin/python": sys.executable}.items():
-        contract = contract.replace(written, here)
+    for written, folder in {"/path/to/its/parent": str(tmp_path), ".venv/bin/python": sys.executable}.items():
+        contract = contract.replace(written, folder)
     done = subprocess.run(["sh", "-c", f"{contract} -n 0"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert re.search(r"^\d\d passed", done.stdout, re.M), done.stdout
     small = tiny.dpr(beir, encoder)
@@ -143,8 +143,8 @@ def test_an_error_that_is_explained_is_one_that_is_said() -> None:
     assert len(explained) > 10
     code = [path for folder in ("workflows", "components", "cluster") for path in (ROOT / folder).rglob("*.py")]
     code.append(ROOT / "cluster" / "find-python.sh")
-    said = "\n".join(path.read_text() for path in [*code, ROOT / "Makefile"])
-    assert [line for line in explained if line not in said] == []
+    message = "\n".join(path.read_text() for path in [*code, ROOT / "Makefile"])
+    assert [line for line in explained if line not in message] == []
 
 
 def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:

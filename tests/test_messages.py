@@ -20,6 +20,7 @@ from sparring.components.evaluation import measures
 from sparring.components.models import checkpoints, configs, layers, sentence_modules, special_tokens
 from sparring.components.objectives.parts.editing import Editing
 from sparring.components.retrieval import index, lucene
+from sparring.components.sources import table_files, trec
 from sparring.components.systems import config as systems
 from sparring.components.training.terms import LossTerm
 from sparring.components.yaml_files import read_based, read_text
@@ -215,6 +216,13 @@ def unknown_token() -> None:
     special_tokens.token_id(called(**vars(tokenizer)), "<e>", key="end_token")
 
 
+def stages(**later: Any) -> None:
+    """Read a system of BM25 and another stage."""
+    named = {"lexical": {"kind": "lexical", "analysis": {}, "k": 10}, **later}
+    tree = {"version": systems.VERSION, "name": "x", "documents": 50, "stages": named}
+    parse(systems.SystemConfig, tree, where=next(iter(later)))
+
+
 SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=None, document_prompt=None)
 
 
@@ -296,6 +304,34 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         (
             lambda _: lucene._package("jdk5py", "jdk5py<2"),
             "BM25 needs the package jdk5py: pip install 'jdk5py<2'",
+        ),
+        (
+            lambda here: trec.read_ranking(written(here / "run.txt", b"q Q0 a\n")),
+            "HERE/run.txt:1: expected 6 columns (query Q0 document rank score tag), got 3",
+        ),
+        (
+            lambda here: trec.read_qrels(written(here / "qrels.txt", b"q 0 a 99999999999\n")),
+            "HERE/qrels.txt:1: the relevance '99999999999' is not an integer of at most nine digits",
+        ),
+        (
+            lambda here: trec.read_qrels(written(here / "qrels.txt", b"\n")),
+            "HERE/qrels.txt: the file has no judgements",
+        ),
+        (
+            lambda here: table_files.columns_of(written(here / "a.xlsx", b"")),
+            "HERE/a.xlsx: this is not a table. Use one of .csv, .tsv, .jsonl, .json, .parquet, .txt, or TREC's qrels.",
+        ),
+        (
+            lambda _: stages(near={"kind": "neighbours", "of": "lexical"}),
+            "near: stages.near.of: 'lexical' has no vectors; accepted: a dense stage",
+        ),
+        (
+            lambda _: stages(ranker={"kind": "ranker", "of": "dense", "depth": 5}),
+            "ranker: stages.ranker: it reads 'dense'; accepted: lexical",
+        ),
+        (
+            lambda _: stages(more={"kind": "expansion", "of": "lexical"}),
+            "more: stages.more: relevance, generate: accepted: one of them",
         ),
         (systems.read, "HERE: no system.json; accepted: a system's folder, as `export` writes it"),
         (

@@ -26,15 +26,48 @@ or constructors (`Template.of`), and are not checked.
 CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
 
-PENDING = ()
+PENDING: tuple[str, ...] = (
+    "docs/claims.py",
+    "tests/benchmarks",
+    "tests/components/compute",
+    "tests/components/data",
+    "tests/components/retrieval",
+    "tests/components/training",
+    "tests/gpu",
+    "tests/hostile",
+    "tests/support",
+    "tests/system",
+    "tests/workflows/distributed",
+    "tests/workflows/estimating",
+    "tests/workflows/experiments",
+    "tests/workflows/running",
+    "tests/workflows/serving",
+    "tests/workflows/steps",
+    "tests/workflows/store",
+    "tests/workflows/systems",
+    "tests/workflows/tuning",
+    "tests/components/objectives/test_ranker.py",
+    "tests/components/objectives/test_retriever.py",
+    "tests/test_results.py",
+    "tests/workflows/commands/test_mistakes.py",
+    "tests/workflows/commands/test_serve.py",
+)
 """Folders and files that still have such names. Remove an entry when it is clean, and add none."""
 
 
 @cache
 def trees() -> dict[str, ast.Module]:
     """Parse every module, by its path."""
-    paths = sorted(path for package in ("components", "workflows") for path in (ROOT / package).rglob("*.py"))
+    folders = ("components", "workflows", "tests", "docs")
+    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+
+
+@cache
+def fixtures() -> set[str]:
+    """Names of pytest's fixtures. These are functions, and a test's arguments repeat their names."""
+    functions = [node for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {node.name for node in functions if any("fixture" in ast.unparse(mark) for mark in node.decorator_list)}
 
 
 @cache
@@ -55,7 +88,9 @@ def last_name(base: ast.expr) -> str:
 def bound(node: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield each name that a module binds below a node, with its line, but for fields of configs."""
     match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name, node.lineno
+        case ast.arg(arg=name) if name not in fixtures():
             yield name, node.lineno
         case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.alias(asname=str(name)):
             yield name, node.lineno

@@ -99,9 +99,9 @@ def read(rule: Any, **ours: Any) -> Any:
 
 
 def test_the_pages_are_current(pages: ModuleType) -> None:
-    made = pages.texts()
+    output = pages.texts()
     written = {path.name: path.read_text() for path in pages.PAGES.glob("*.md")}
-    assert written == made, "if it is meant: .venv/bin/python docs/results.py"
+    assert written == output, "if it is meant: .venv/bin/python docs/results.py"
 
 
 def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleType, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleT
 
     waiting: dict[str, set[str]] = {}
     for path in pages.CLAIMS.glob("*.yaml"):
-        for one in (one for claim in pages.rule.read_page(path).claims for one in claim.ours):
-            if pages.rule.record(one.record) is None:
-                waiting.setdefault(one.record, set()).update((one.better, one.worse))
+        for item in (our for claim in pages.rule.read_page(path).claims for our in claim.ours):
+            if pages.rule.record(item.record) is None:
+                waiting.setdefault(item.record, set()).update((item.better, item.worse))
     for name, rows in waiting.items():
         outcome = loading.read(ROOT / pages.rule.configs()[name], [], tmp_path).outcome
         assert rows - {system.name for system in outcome.rows} == set(), name
@@ -183,8 +183,12 @@ def test_a_claim_has_the_worst_verdict_of_its_pairs(rule: Any, pairs: list[tuple
 
 def test_a_claim_is_about_no_more_than_its_narrowest_pair(rule: Any) -> None:
     readings = []
-    for one in (compared(0.1, 0.01), compared(0.1, 0.01, THIS_TRAINING), compared(0.1, 0.01, THIS_TRAINING, seeds=[4])):
-        rule.recorded(one)
+    for item in (
+        compared(0.1, 0.01),
+        compared(0.1, 0.01, THIS_TRAINING),
+        compared(0.1, 0.01, THIS_TRAINING, seeds=[4]),
+    ):
+        rule.recorded(item)
         readings.append(read(rule))
     assert rule.summary(a_claim(rule), readings)[1] == "holds in this training"
 
@@ -224,8 +228,8 @@ def test_a_verdict_has_a_sign_and_a_size(
 def test_several_differences_of_the_paper_are_counted(rule: Any) -> None:
     """The nearest of them alone would always be kind."""
     rule.recorded(compared(0.05, 0.01))
-    others = [THEIRS_BY_SAME_MEASURE, {**THEIRS_BY_SAME_MEASURE, "better": "warm retriever", "worse": "BM25"}]
-    claim = rule.Claim(says="x", theirs=others, ours=[OURS])
+    rest = [THEIRS_BY_SAME_MEASURE, {**THEIRS_BY_SAME_MEASURE, "better": "warm retriever", "worse": "BM25"}]
+    claim = rule.Claim(says="x", theirs=rest, ours=[OURS])
     assert rule.read(claim.ours[0], claim).size == "1 of the paper's 2 lie in the interval"
 
 

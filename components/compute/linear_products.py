@@ -47,7 +47,7 @@ def linear_product(precision: str, *parts: nn.Linear) -> LinearProduct:
 
 
 class Plain:
-    """Products in fp32 or bf16."""
+    """Matrix products without quantisation, in fp32 or bf16."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
         self._dtype, self._bias = dtype, bias

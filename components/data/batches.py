@@ -37,6 +37,11 @@ def to_device(batch: B, device: Any) -> B:
     return type(batch)(*moved)
 
 
+def pinned(batch: Batch) -> Batch:
+    """Copy a batch to pinned memory, from which a GPU reads while the process goes on."""
+    return Batch(*(None if part is None else part.pin_memory() for part in batch))
+
+
 class Part(NamedTuple):
     """A part of each of N sequences. In row i it is `values[starts[i] : starts[i] + lengths[i]]`."""
 

@@ -1,5 +1,7 @@
 """Groups as arrays, and lookups of ids, queries and relevant documents in a collection's tables."""
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,8 +11,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparring.components.config import UserError, listing
-from sparring.components.data.tables import DEV, GROUPS, QRELS, QUERIES, TEXT, elements, pieces, read, row_count
-from sparring.components.files import readable, replacing
+from sparring.components.data.tables import (
+    AT_ONCE,
+    DEV,
+    DOCUMENTS,
+    GROUPS,
+    MINED,
+    QRELS,
+    QUERIES,
+    TEXT,
+    columns_of,
+    elements,
+    pieces,
+    read,
+    rows_in,
+)
+from sparring.components.files import made_once, readable, replacing
 from sparring.components.rng import keyed_sample
 from sparring.components.timing import timed
 
@@ -35,19 +51,20 @@ class Groups:
     """
 
     def __init__(self, path: Path, data: Path) -> None:
-        query_ids = ids_of(data / "queries.parquet", "query_id")
-        document_ids = ids_of(data / "documents.parquet", "doc_id")
-        with pq.ParquetFile(path) as file:
-            most = elements(file.metadata)
+        query_ids, most = ids_of(data / "queries.parquet", "query_id"), elements(path)
         # Fill arrays while reading: concatenating parts would need twice the memory. Unfilled parts take no memory.
         documents, targets, teacher = np.empty(most, np.int64), np.empty(most, np.float32), np.empty(most, np.float32)
         queries, lengths, taught, end = [NOTHING], [NOTHING], True, 0
-        for piece in pieces(path, GROUPS, rows=CANDIDATES):
+        for piece in pieces(path, stored_schema(path), rows=CANDIDATES):
             queries.append(rows_of(piece["query_id"], query_ids, source=str(path)))
             lists = piece["doc_ids"].combine_chunks()
             lengths.append(lists.value_lengths().to_numpy())
             start, end = end, end + int(lengths[-1].sum())
-            documents[start:end] = rows_of(lists.flatten(), document_ids, source=str(path))
+            documents[start:end] = (
+                flat(piece["doc_rows"])
+                if "doc_rows" in piece.column_names
+                else document_rows(lists.flatten(), data, source=str(path))
+            )
             targets[start:end] = flat(piece["targets"])
             taught = taught and not piece["teacher"].null_count
             if taught:
@@ -77,15 +94,21 @@ def flat(lists: pa.ChunkedArray) -> np.ndarray:
     return np.concatenate([NO_NUMBERS, *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in lists.chunks)])
 
 
+def stored_schema(groups: Path) -> pa.Schema:
+    """Return the schema of a table of groups: `MINED` if it has the documents' rows, otherwise `GROUPS`."""
+    return MINED if "doc_rows" in columns_of(groups) else GROUPS
+
+
 def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None:
     """Copy a table of groups with new numbers (C,) in a column of lists, in the order of the groups."""
-    index, start = GROUPS.get_field_index(column), 0
-    with replacing(to) as path, pq.ParquetWriter(path, GROUPS) as writer:
-        for piece in pieces(groups, GROUPS, rows=CANDIDATES):
+    schema, start = stored_schema(groups), 0
+    index = schema.get_field_index(column)
+    with replacing(to) as path, pq.ParquetWriter(path, schema) as writer:
+        for piece in pieces(groups, schema, rows=CANDIDATES):
             lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
             offsets = np.r_[0, np.cumsum(lengths)]
             lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values[start : start + offsets[-1]]))
-            writer.write_table(piece.set_column(index, GROUPS.field(column), lists))
+            writer.write_table(piece.set_column(index, schema.field(column), lists))
             start += offsets[-1]
 
 
@@ -122,7 +145,7 @@ def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
 
 def check_k(k: int, data: Path) -> int:
     """Return the number of documents in a collection. Raise UserError unless `k` is between 1 and this number."""
-    count = row_count(data / "documents.parquet")
+    count = rows_in(data / "documents.parquet")
     if not 1 <= k <= count:
         raise UserError(
             f"k: got {k}, but the collection has {count} documents. Use 1 to {count}. (If sentences are retrieved, k "
@@ -137,12 +160,26 @@ def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, source: str) ->
 
     Raise ValueError, naming the first missing id and the `source` of the ids.
     """
+    return _rows(ids, [among], source)
+
+
+def document_rows(ids: pa.Array | pa.ChunkedArray, data: Path, *, source: str) -> np.ndarray:
+    """Look up ids of a collection's documents as `rows_of` does, without all of its ids in memory."""
+    table = pieces(data / "documents.parquet", DOCUMENTS, columns=["doc_id"], rows=AT_ONCE)
+    return _rows(ids, (piece["doc_id"].combine_chunks() for piece in table), source)
+
+
+def _rows(ids: pa.Array | pa.ChunkedArray, among: Iterable[pa.Array], source: str) -> np.ndarray:
     encoded = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
-    # Hash the few distinct ids and scan `among`: hashing `among` for each piece would be slow.
-    places = pc.index_in(among, value_set=encoded.dictionary)
-    rows_present = np.flatnonzero(pc.is_valid(places).to_numpy(zero_copy_only=False))[::-1]
-    rows = np.full(len(encoded.dictionary), -1)
-    rows[places.drop_null().to_numpy()[::-1]] = rows_present  # the first of equal ids is written last
+    rows, start = np.full(len(encoded.dictionary), -1), 0
+    for piece in among:
+        # Hash the few distinct ids and scan `among`: hashing `among` for each piece would be slow.
+        places = pc.index_in(piece, value_set=encoded.dictionary)
+        rows_present = np.flatnonzero(pc.is_valid(places).to_numpy(zero_copy_only=False))[::-1]
+        first = np.full(len(rows), -1)
+        first[places.drop_null().to_numpy()[::-1]] = rows_present  # the first of equal ids is written last
+        rows = np.where((rows < 0) & (first >= 0), start + first, rows)
+        start += len(piece)
     if (missing := rows < 0).any():
         raise ValueError(f"{source}: the id {encoded.dictionary[int(missing.argmax())]} is not in the collection.")
     return rows[encoded.indices.to_numpy()]
@@ -185,6 +222,50 @@ def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     return by_id, positions
 
 
+class MappedIds:
+    """The ids of a collection's documents, memory-mapped, so that the processes of a node share their memory."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        """Open the ids in `folder`. The first process on a node writes them."""
+        made_once(folder, partial(self._write, data))
+        offsets = np.load(folder / "offsets.npy", mmap_mode="r")
+        buffers = [None, pa.py_buffer(offsets), pa.memory_map(str(folder / "ids")).read_buffer()]
+        self.ids = pa.Array.from_buffers(TEXT, len(offsets) - 1, buffers)
+        """Ids, in the collection's order."""
+
+    @classmethod
+    def _write(cls, data: Path, folder: Path) -> None:
+        folder.mkdir()
+        offsets, end = [np.zeros(1, np.int64)], 0
+        with (folder / "ids").open("wb") as file:
+            for piece in pieces(data / "documents.parquet", DOCUMENTS, columns=["doc_id"], rows=AT_ONCE):
+                ids = piece["doc_id"].combine_chunks()
+                _, starts, characters = ids.buffers()
+                bounds = np.frombuffer(starts, np.int64)[ids.offset :][: len(ids) + 1]
+                file.write(memoryview(characters or b"")[bounds[0] : bounds[-1]])
+                offsets.append(bounds[1:] - bounds[0] + end)
+                end = int(offsets[-1][-1])
+        np.save(folder / "offsets.npy", np.concatenate(offsets))
+
+
+class IdOrder(MappedIds):
+    """The ids of a collection's documents and their order by code points, memory-mapped."""
+
+    def __init__(self, data: Path, folder: Path) -> None:
+        super().__init__(data, folder)
+        self.rows = np.load(folder / "rows.npy", mmap_mode="r")
+        """Rows of the documents in the order of ids: (D,)."""
+        self.places = np.load(folder / "places.npy", mmap_mode="r")
+        """Position of each document in the order of ids, which breaks ties: (D,)."""
+
+    @classmethod
+    def _write(cls, data: Path, folder: Path) -> None:
+        super()._write(data, folder)
+        rows, places = id_order(ids_of(data / "documents.parquet", "doc_id"))
+        np.save(folder / "rows.npy", rows)
+        np.save(folder / "places.npy", places)
+
+
 class DocumentIds:
     """The ids of a collection's documents."""
 
@@ -199,7 +280,7 @@ def positives(data: Path) -> dict[int, np.ndarray]:
     """Return the rows of each query's relevant documents, by query row. Judgements above 0 in any split count."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), source="qrels")
-    documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source="qrels")
+    documents = document_rows(qrels["doc_id"], data, source="qrels")
     order = np.argsort(queries, kind="stable")
     judged, starts = np.unique(queries[order], return_index=True)
     return dict(zip(judged.tolist(), np.split(documents[order], starts[1:]), strict=True))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparring.components.data import row_runs
-from sparring.components.data.groups import ids_of, known_positives, rows_of
+from sparring.components.data.groups import document_rows, ids_of, known_positives, rows_of
 from sparring.components.data.tables import OWN, RANKING, read, write
 
 FILE = "own.parquet"
@@ -192,14 +192,8 @@ def rows(data: Path) -> np.ndarray:
     if not (data / FILE).exists():
         return np.empty((0, 2), np.int64)
     table = read(data / FILE, OWN)
-    columns = {"query_id": "queries", "doc_id": "documents"}
-    return np.stack(
-        [
-            rows_of(table[name], ids_of(data / f"{table_name}.parquet", name), source=FILE)
-            for name, table_name in columns.items()
-        ],
-        1,
-    )
+    queries = rows_of(table["query_id"], ids_of(data / "queries.parquet", "query_id"), source=FILE)
+    return np.stack([queries, document_rows(table["doc_id"], data, source=FILE)], 1)
 
 
 def never_negatives(data: Path, tokens: Path) -> dict[int, np.ndarray]:

@@ -56,6 +56,14 @@ class Ragged:
         entries = np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return type(self)(offsets, tuple(array[entries] for array in self.values))
 
+    def row(self, number: int) -> tuple[npt.NDArray, ...]:
+        """Return the values of one row's entries.
+
+        >>> Ragged(np.array([0, 1, 3]), (np.array([5, 6, 7]),)).row(1)[0].tolist()
+        [6, 7]
+        """
+        return tuple(np.asarray(array[self.offsets[number] : self.offsets[number + 1]]) for array in self.values)
+
     def save(self, path: Path) -> None:
         """Write `offsets` and `values` to a file, one after another in NumPy's format. The write is not atomic."""
         with timed("files"), path.open("wb") as file:
@@ -82,4 +90,5 @@ class Ragged:
 def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> npt.NDArray:
     if 0 in shape:  # an empty array cannot be memory-mapped
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape)
+    mapped = np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape)
+    return mapped.view(np.ndarray)  # a plain array over the same memory, because slices of `memmap` are slow

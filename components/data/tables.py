@@ -3,8 +3,9 @@
 Column names follow ir_datasets.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sparring.components import files
 from sparring.components.files import readable, replacing
 from sparring.components.timing import timed
 
@@ -58,6 +60,9 @@ previous order, so documents are sorted by doc_id, by code points. The order dep
 of retriever. Measures, exports and searches use the same order.
 """
 
+RANKED = RANKING.append(pa.field("doc_row", pa.int64()))
+"""A ranking that also has each document's row in the collection. Whoever reads it needs no lookup of ids."""
+
 ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
 """A ranking with answers. `hit` is true if the document contains an answer to the query."""
 
@@ -81,6 +86,9 @@ the group.
 
 OWN = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("left_out", pa.bool_())])
 """A query that is a document itself, and this document. `left_out` is true if rankings leave the document out."""
+
+MINED = GROUPS.append(pa.field("doc_rows", pa.large_list(pa.int64())))
+"""Groups that also have each candidate's row in the collection. Whoever reads them needs no lookup of ids."""
 
 GIVEN = pa.schema([GROUPS.field(name) for name in ("query_id", "doc_ids", "targets", "teacher")])
 """Candidates of a query from a source of training data: positives, with targets above 0, and negatives that were mined
@@ -133,14 +141,41 @@ def check(table: pa.Table, schema: pa.Schema, *, source: str) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
+def parts(path: Path) -> list[Path]:
+    """List the files of a table, in order.
+
+    A table is one Parquet file, or a directory of them: workers write a large table in parts, each on its own.
+    """
+    if (elsewhere := files.parts_elsewhere(path)) is not None:
+        return elsewhere
+    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+
+
+def columns_of(path: Path) -> list[str]:
+    """Return the names of a table's columns."""
+    return [str(name) for name in pq.read_schema(readable(parts(path)[0])).names]
+
+
+def rows_in(path: Path) -> int:
+    """Count the rows of a table."""
+    return sum(int(pq.read_metadata(readable(part)).num_rows) for part in parts(path))
+
+
 def read(
     path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, filters: list[Any] | None = None
 ) -> pa.Table:
     """Read a table, or some of its columns and rows. `filters` are pyarrow's. Raise ValueError for a wrong schema."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with timed("files"):
-        table = pq.read_table(readable(path), columns=columns and wanted.names, filters=filters)
-        return check(table, wanted, source=str(path))
+        tables = [
+            check(
+                pq.read_table(readable(part), columns=columns and wanted.names, filters=filters),
+                wanted,
+                source=str(part),
+            )
+            for part in parts(path)
+        ]
+        return pa.concat_tables([wanted.empty_table(), *tables])
 
 
 def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
@@ -157,16 +192,23 @@ def pieces(
     If rows contain lists, a piece has about `rows` list elements instead. Raise ValueError for a wrong schema.
     """
     expected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-    with pq.ParquetFile(readable(path)) as file:
-        check(file.schema_arrow.empty_table(), expected, source=str(path))
-        elements_per_row = max(1, elements(file.metadata) // max(1, file.metadata.num_rows))
-        batches = file.iter_batches(batch_size=max(1, rows // elements_per_row), columns=expected.names)
-        while True:
-            with timed("files"):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield check(pa.Table.from_batches([batch]), expected, source=str(path))
+    waiting: list[pa.Table] = []
+    for part in parts(path):
+        with pq.ParquetFile(readable(part)) as file:
+            check(file.schema_arrow.empty_table(), expected, source=str(part))
+            most = max(1, rows // max(1, _elements(file.metadata) // max(1, file.metadata.num_rows)))
+            batches = file.iter_batches(batch_size=most, columns=expected.names)
+            while True:
+                with timed("files"):
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                if waiting and sum(map(len, waiting)) + len(batch) > most:
+                    yield pa.concat_tables(waiting)
+                    waiting = []
+                waiting.append(check(pa.Table.from_batches([batch]), expected, source=str(part)))
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def of_queries(path: Path, schema: pa.Schema, queries: pa.Array) -> pa.Table:
@@ -229,48 +271,85 @@ class Placed:
     """
 
     def __init__(self, path: Path, schema: pa.Schema, queries: pa.Array) -> None:
-        self._path, self._schema, self._queries = path, schema, queries
-        self._spans: list[tuple[int | None, int | None]] = []
-        with timed("files"), pq.ParquetFile(path) as file:
+        self._parts, self._schema, self._queries = parts(path), schema, queries
+        self._spans: list[tuple[Path, int, int | None, int | None]] = []
+        for part in self._parts:
+            self._spans += self._spans_of(part)
+
+    def _spans_of(self, part: Path) -> Iterator[tuple[Path, int, int | None, int | None]]:
+        """Yield each row group of a file, with the first and the last place of its queries."""
+        with timed("files"), pq.ParquetFile(readable(part)) as file:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             batches = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // AT_ONCE)) + 1) if len(ends) else []
             for batch in batches:  # few lookups, because each lookup hashes all queries
                 ids = file.read_row_groups(batch.tolist(), columns=["query_id"])["query_id"].cast(TEXT)
-                places, start = pc.index_in(ids, value_set=queries), 0
-                for group in batch:
+                places, start = pc.index_in(ids, value_set=self._queries), 0
+                for group in batch.tolist():
                     span = pc.min_max(places.slice(start, file.metadata.row_group(group).num_rows))
-                    self._spans.append((span["min"].as_py(), span["max"].as_py()))
+                    yield part, group, span["min"].as_py(), span["max"].as_py()
                     start += file.metadata.row_group(group).num_rows
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """Read the rows of the queries at ascending `places` of `queries`. Row groups without them are skipped."""
-        first, last = places[0], places[-1]
-        groups = [
-            group for group, (low, high) in enumerate(self._spans) if low is not None and low <= last and first <= high
-        ]
-        with timed("files"), pq.ParquetFile(self._path) as file:
-            read = check(file.read_row_groups(groups, columns=self._schema.names), self._schema, source=str(self._path))
-        return read.filter(pc.is_in(read["query_id"], value_set=self._queries.take(pa.array(places))))
+        first, last, tables = places[0], places[-1], [self._schema.empty_table()]
+        for part in self._parts:
+            groups = [
+                group
+                for file, group, low, high in self._spans
+                if file == part and low is not None and high is not None and low <= last and first <= high
+            ]
+            if groups:
+                with timed("files"), pq.ParquetFile(readable(part)) as file:
+                    table = file.read_row_groups(groups, columns=self._schema.names)
+                tables.append(check(table, self._schema, source=str(part)))
+        table = pa.concat_tables(tables)
+        return table.filter(pc.is_in(table["query_id"], value_set=self._queries.take(pa.array(places))))
 
 
-def row_count(path: Path) -> int:
-    """Count the rows of a Parquet table. Only its end is read."""
-    return int(pq.read_metadata(readable(path)).num_rows)
+ANSWERED_QUERIES = "answered"
+"""Key of a ranking part's note with the number of its queries that retrieved something."""
+
+
+def write_part(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, noted: Mapping[str, Any]) -> None:
+    """Write one part of a table: each of `tables` as a row group, and notes (JSON values) in its metadata.
+
+    The notes may still change while the tables are made. `notes` reads them. The write is not atomic.
+    """
+    path.parent.mkdir(exist_ok=True)
+    with timed("files"), pq.ParquetWriter(path, schema) as writer:
+        for table in tables:
+            writer.write_table(check(table, schema, source=path.name))
+        writer.add_key_value_metadata({key: json.dumps(value) for key, value in noted.items()})
+
+
+def write_ranking_part(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, **noted: Any) -> None:
+    """Write one part of a ranking, with the note that `counts` reads. A table has all rows of its queries."""
+    noted[ANSWERED_QUERIES] = 0
+
+    def counted() -> Iterator[pa.Table]:
+        for table in tables:
+            noted[ANSWERED_QUERIES] += pc.sum(pc.equal(table["rank"], 1)).as_py() or 0
+            yield table
+
+    write_part(path, counted(), schema, noted)
+
+
+def notes(path: Path, key: str) -> list[Any]:
+    """Read a note that `write_part` left in each part of a table. It is None in parts without the note."""
+    return [json.loads(pq.read_metadata(readable(part)).metadata.get(key.encode(), "null")) for part in parts(path)]
 
 
 def counts(ranking: Path) -> dict[str, int]:
-    """Count the queries and the rows of a ranking. The file is read in pieces."""
-    with timed("files"), pq.ParquetFile(ranking) as file:
-        ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
-        answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
-        return {"answered": answered, "rows": file.metadata.num_rows}
+    """Count the queries that retrieved something, and the rows. Only the metadata of its
+    parts is read, which `write_ranking_part` wrote."""
+    return {"answered": sum(notes(ranking, ANSWERED_QUERIES)), "rows": rows_in(ranking)}
 
 
 def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
     """Read the rows with some ids, by id. Of the file, only the id column and row groups with such an id are read."""
     rows: dict[str, dict[str, Any]] = {}
     sought = pa.array(ids, TEXT)
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(readable(path)) as file:
         for group in range(file.num_row_groups):
             if not pc.any(_has(file.read_row_group(group, columns=[key]), key, sought)).as_py():
                 continue
@@ -285,8 +364,12 @@ def _has(table: pa.Table, key: str, wanted: pa.Array) -> pa.ChunkedArray:
     return pc.is_in(table[key].cast(TEXT), value_set=wanted)
 
 
-def elements(metadata: pq.FileMetaData) -> int:
-    """Count the elements of the longest column. If its rows are lists, count the elements in the lists."""
+def elements(path: Path) -> int:
+    """Count the elements of a table's longest column. If its rows are lists, count the elements in the lists."""
+    return sum(_elements(pq.read_metadata(readable(part))) for part in parts(path))
+
+
+def _elements(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = range(metadata.num_columns)
     return max((sum(group.column(column).num_values for group in groups) for column in columns), default=0)

@@ -36,7 +36,8 @@ class Decoder(nn.Module):
         if weights == "last" and layers > count:
             raise UserError(
                 f"decoder_layers: got {layers}, but the encoder whose last layers are copied has {count}. Use 1 to "
-                f"{count}, or `decoder_weights: random`."
+                f"{count}, or `decoder_weights: random`.",
+                code="too-many-layers",
             )
         if weights == "last":
             self.layers = keep_layers(copy.deepcopy(encoder), list(range(count - layers, count)))

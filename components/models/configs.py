@@ -60,7 +60,7 @@ class Adapter(Config):
     alpha: float = Field(32.0, gt=0)
     """Scale of the product. Its factor is alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of A's input."""
+    """Dropout before the LoRA matrix A."""
     targets: list[str] | None = Field(None, min_length=1)
     """Linear layers that get an adapter, by the last part of their names, such as `query` and `value` in BERT, or
     `q_proj` and `v_proj` in causal language models. `null`: all linear layers in the model's layers."""
@@ -96,7 +96,7 @@ def locate_model(model: str) -> str:
             raise UserError(f"model: {model}: the package {name!r} is not installed here.", code="missing-package")
         folder = Path(next(iter(spec.submodule_search_locations))) / "model"
         if not (folder / "config.json").exists():
-            raise UserError(f"model: {model}: the package has no model in {folder}.")
+            raise UserError(f"model: {model}: the package has no model in {folder}.", code="no-model")
         return str(folder)
     if not is_directory(model):
         return model
@@ -105,7 +105,9 @@ def locate_model(model: str) -> str:
         raise UserError(f"model: {model}: there is no such directory", code="missing-folder")
     # A retriever with two towers has its config.json files in subfolders.
     if not any((path / name).exists() for name in ("config.json", MODULES)):
-        raise UserError(f"model: {model}: the directory has no config.json. Use a directory with a saved model.")
+        raise UserError(
+            f"model: {model}: the directory has no config.json. Use a directory with a saved model.", code="no-model"
+        )
     return str(path.absolute())
 
 
@@ -165,11 +167,11 @@ class DualEncoderConfig(Adaptable):
     """Maximum length of a document in tokens, including special tokens."""
     query_prompt: str = ""
     """Text before every query. Its tokens count towards `query_tokens`. For example `"query: "` for the E5 models, or
-    `"Instruct: TASK\\nQuery:"` for Qwen3-Embedding. If the folder has a prompt, state it here, because models with
-    different prompts need different token stores."""
+    `"Instruct: TASK\\nQuery:"` for Qwen3-Embedding. If the model's folder has a prompt, repeat it here, because models
+    with different prompts need different token stores."""
     document_prompt: str = ""
     """Text before every document. Its tokens count towards `document_tokens`. For example `"passage: "` for the E5
-    models. If the folder has a prompt, state it here."""
+    models. If the model's folder has a prompt, repeat it here."""
     projection: int | None = Field(None, ge=1)
     """Width of the vectors after a linear layer without bias that follows pooling (Moiseev et al., 2023, section 2).
     Each tower has its own. `null`: as in the folder. If the folder has no projection, vectors have the encoder's

@@ -9,6 +9,7 @@ fp32, as in torch's autocast. That costs almost nothing, and more than halves th
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -17,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparring.components import progress
 from sparring.components.compute import attention
 from sparring.components.compute.linear_products import has_products, linear_product
 from sparring.components.compute.precision import DTYPES, computed
 from sparring.components.compute.processor import configure_process, has_amx
 from sparring.components.compute.roofline import MatrixProducts
-from sparring.components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.batches import Batch, pinned, to_device, token_batches
 from sparring.components.data.template import Template
 from sparring.components.data.tokens import Tokens
 from sparring.components.models import adapters
@@ -76,6 +78,17 @@ class Pairs(NamedTuple):
         return self.template.pairs(self.queries, self.documents, rows, self.limit)
 
 
+class Inputs(NamedTuple):
+    """Prepared inputs of N rows."""
+
+    lengths: np.ndarray
+    """Number of tokens of each row: (N,)."""
+    chosen: list[np.ndarray]
+    """Positions of each batch's rows."""
+    batches: Iterable[Batch]
+    """Batches in the same order. They can be read once."""
+
+
 class Inference:
     """A saved model for inference on many rows, on a GPU or on the CPU with a number of threads."""
 
@@ -109,18 +122,32 @@ class Inference:
 
     def ask(self, reading: Reading, rows: np.ndarray, *side: str) -> np.ndarray:
         """Compute the model's output for N rows: (N, ...) in fp32. A retriever also needs `side`: query or document."""
-        return self._asked(reading, rows, reading.lengths(rows), *side)
+        return self.outputs(self.prepare(reading, rows), *side)
 
-    def _asked(self, reading: Reading, rows: np.ndarray, lengths: np.ndarray, *side: str) -> np.ndarray:
-        batches, outputs = token_batches(lengths, self.batch_tokens), []
+    def prepare(self, reading: Reading, rows: np.ndarray) -> Inputs:
+        """Return the batches of N rows. On a GPU they are assembled now, in memory that the GPU reads from directly.
+
+        On a CPU each batch is assembled when its turn comes, since nothing would be gained.
+        """
+        lengths = reading.lengths(rows)
+        chosen = token_batches(lengths, self.batch_tokens)
+        batches: Iterable[Batch] = (reading.batch(rows[part]) for part in chosen)
+        if self.device.type == "cuda":
+            batches = [pinned(batch) for batch in batches]
+        return Inputs(lengths, chosen, batches)
+
+    def outputs(self, inputs: Inputs, *side: str) -> np.ndarray:
+        """Compute the model's output for prepared inputs: (N, ...) in fp32."""
+        outputs, batches = [], iter(inputs.batches)
         with torch.inference_mode():
-            for chosen in batches:
+            for chosen in inputs.chosen:
                 with timed("files"):
-                    batch = reading.batch(rows[chosen])
+                    batch = next(batches)
                 outputs.append(self._model(to_device(batch, self.device), *side))
+                progress.report(len(chosen))
             # Fetch outputs once at the end, so that a GPU computes while the next batch is assembled.
             values: np.ndarray = torch.cat(outputs).cpu().numpy()
-        return values[np.argsort(np.concatenate(batches))]
+        return values[np.argsort(np.concatenate(inputs.chosen))]
 
 
 class TimedInference(Inference):
@@ -134,10 +161,13 @@ class TimedInference(Inference):
 
     def timed(self, reading: Reading, rows: np.ndarray, *side: str) -> tuple[np.ndarray, dict[str, float]]:
         """Return the output of `ask`, with the measured seconds and the minimum by the processor's peak rate."""
-        lengths = reading.lengths(rows)
+        return self.timed_outputs(self.prepare(reading, rows), *side)
+
+    def timed_outputs(self, inputs: Inputs, *side: str) -> tuple[np.ndarray, dict[str, float]]:
+        """Return the output of `outputs`, with the measured seconds and the minimum by the processor's peak rate."""
         began = time.perf_counter()
-        values = self._asked(reading, rows, lengths, *side)
-        ideal = self.products.operations(lengths) / self.rate
+        values = self.outputs(inputs, *side)
+        ideal = self.products.operations(inputs.lengths) / self.rate
         return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": ideal}
 
 

@@ -29,7 +29,8 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     if not keep or min(keep) < 0 or max(keep) >= count or len(set(keep)) < len(keep):
         raise UserError(
             f"layers: got {layers}, but the model has {count} layers. Use 1 to {count}, or a list of different "
-            f"positions from 0 to {count - 1}."
+            f"positions from 0 to {count - 1}.",
+            code="too-many-layers",
         )
     in_layers = any(re.search(r"\.\d+\..*relative_attention_bias$", name) for name, _ in model.named_modules())
     if keep[0] != 0 and in_layers:  # as in T5, but not in MPNet, which has the biases outside of its layers
@@ -48,7 +49,8 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     if len(lists) != 1:  # XLM has a list for each part of a layer, and BART a second list for its decoder
         raise UserError(
             f"layers: got {layers}, but layers of {model.config.model_type} models cannot be selected: there are "
-            f"{len(lists) or 'no'} lists of {count} layers. Use `layers: null`."
+            f"{len(lists) or 'no'} lists of {count} layers. Use `layers: null`.",
+            code="fixed-by-model",
         )
     parent, name = lists[0]
     setattr(parent, name, nn.ModuleList([getattr(parent, name)[i] for i in keep]))
@@ -130,7 +132,8 @@ def check_padding(model: Any, source: Pretrained) -> None:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"model: {source.model}: {kind} models do not read a text's tokens ({reason}). Use an encoder, such as "
-            "BERT, or a causal language model."
+            "BERT, or a causal language model.",
+            code="unsupported-model",
         ) from None
     model.train(was)
     if (alone - padded).abs().max() > 1e-3 * alone.abs().max():

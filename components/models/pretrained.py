@@ -212,7 +212,9 @@ def _loading(source: Pretrained, problem: str = "cannot be loaded") -> Iterator[
         with naming_damage(Path(locate_model(source.model))):
             yield
     except Damaged as error:
-        raise UserError(f"model: {source.model}: {problem}: {error}. Use a complete model.") from None
+        raise UserError(
+            f"model: {source.model}: {problem}: {error}. Use a complete model.", code="not-loadable"
+        ) from None
     except (OSError, SafetensorError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if host and isinstance(error, OSError):
@@ -246,7 +248,8 @@ def _read(auto: Any, source: Pretrained, folder: str, **options: Any) -> tuple[A
         keys = [key for key in DROPOUTS if hasattr(config, key)]
         if not keys:
             raise UserError(
-                f"model: {source.model}: dropout cannot be set for {config.model_type} models. Use `dropout: null`."
+                f"model: {source.model}: dropout cannot be set for {config.model_type} models. Use `dropout: null`.",
+                code="fixed-by-model",
             )
         options |= dict.fromkeys(keys, source.dropout)
     if _shapes.get():
@@ -270,22 +273,26 @@ def _check_fit(source: Pretrained, model: Any, report: dict[str, Any]) -> None:
         if name in names or not type(model).__name__.endswith("ForSequenceClassification"):
             raise UserError(
                 f"model: {source.model}: the weights do not match config.json: {name} has the shape {list(shape)} "
-                f"instead of {list(expected)}. {both}."
+                f"instead of {list(expected)}. {both}.",
+                code="other-weights",
             )
         raise UserError(
             f"model: {source.model}: the head gives {shape[0]} scores per pair, but a ranker needs one. Use a model "
-            "with one label (num_labels), or `pooling: first` or `mean`, which put a new head on the encoder."
+            "with one label (num_labels), or `pooling: first` or `mean`, which put a new head on the encoder.",
+            code="several-scores",
         )
     if lacking := sorted(name for name in names & set(report["missing_keys"]) if not NEW.search(name)):
         raise UserError(
-            f"model: {source.model}: the weights do not match config.json: {lacking[0]} is missing. {both}."
+            f"model: {source.model}: the weights do not match config.json: {lacking[0]} is missing. {both}.",
+            code="other-weights",
         )
     forms = {re.sub(r"\d+", "0", name) for name in names}
     unexpected = (f"{prefix}{name.removeprefix(prefix)}" for name in report["unexpected_keys"])
     if layers := sorted(name for name in unexpected if re.sub(r"\d+", "0", name) in forms):
         raise UserError(
             f"model: {source.model}: the weights do not match config.json: {layers[0]} is not part of that "
-            f"architecture. {both}. To leave layers out, use `layers` in the experiment's config."
+            f"architecture. {both}. To leave layers out, use `layers` in the experiment's config.",
+            code="other-weights",
         )
 
 
@@ -316,7 +323,8 @@ def tokenizer(source: Pretrained, folder: str = "") -> Any:
         if not loaded.is_fast:
             raise UserError(
                 f"model: {source.model}: its {type(loaded).__name__} exists as Python code only. Use a model whose "
-                "tokenizer has, or can be converted to, a tokenizer.json."
+                "tokenizer has, or can be converted to, a tokenizer.json.",
+                code="unsupported-tokenizer",
             )
         pad_with_any(loaded)
         loaded.truncation_side = "right"  # keep the start of a text, here and in libraries that load an export

@@ -58,7 +58,7 @@ class FusionConfig(Config):
         return [1.0] * lists
 
 
-def fitted(folder: Path) -> FusionConfig:
+def read_chosen(folder: Path) -> FusionConfig:
     """Read the fusion that the step `fit_fusion` chose."""
     return FusionConfig(**read_json(folder / FITTED)["chosen"])
 

@@ -35,6 +35,7 @@ from sparring.components.files import read_json
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.shape import ModelShape
 from sparring.components.retrieval import topk
+from sparring.components.retrieval.stage import FirstStage, RetrieverStage, StoredStage
 
 if TYPE_CHECKING:
     from sparring.components.models.text_encoder import TextEncoder
@@ -97,6 +98,8 @@ class IndexKind(ABC):
 
     in_java: ClassVar[bool] = False
     """True if Java builds the index. Java needs separate processes."""
+    stage: ClassVar[type[FirstStage]]
+    """The stage of a deployed system that searches with a retriever of this kind."""
 
     @abstractmethod
     def documents(self, folder: Path) -> Sequence[Any]:
@@ -137,6 +140,7 @@ class RetrieverKind(IndexKind):
 
     config: ClassVar[type[Config]]
     """The config of a start model, with `kind: NAME`."""
+    stage: ClassVar[type[RetrieverStage]] = StoredStage
     loader: ClassVar[str] = "SentenceTransformer"
     """The function or class of the ecosystem that opens the folder of a saved model."""
 

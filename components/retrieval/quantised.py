@@ -145,7 +145,7 @@ def products(
     return scores
 
 
-def rescored(
+def rescore(
     queries: npt.NDArray,
     candidates: topk.Keys,
     order: topk.Keys,

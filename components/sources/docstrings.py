@@ -9,8 +9,10 @@ pairs.
 import hashlib
 import importlib.metadata
 import platform
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from itertools import count, islice
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -80,11 +82,30 @@ class Source(base.Source):
         return {"versions": self.installed(), "manifest": manifest(self)}
 
 
+class _Harvest:
+    """Docstrings that are read when they are first needed, and kept. `plan` needs only the first ones."""
+
+    def __init__(self, docstrings: Iterator[Docstring]) -> None:
+        self._docstrings, self._kept, self._lock = docstrings, list[Docstring](), threading.Lock()
+
+    def __iter__(self) -> Iterator[Docstring]:
+        for place in count():
+            with self._lock:  # parallel steps may read one source
+                if place == len(self._kept):
+                    self._kept += islice(self._docstrings, 1)
+            if place == len(self._kept):
+                return
+            yield self._kept[place]
+
+
 @lru_cache(maxsize=1)  # documents, queries and qrels are read in turn
-def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_duplicate: float) -> tuple[Docstring, ...]:
-    """Collect the docstrings that make a pair, without duplicates, in the order of packages and files."""
+def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_duplicate: float) -> _Harvest:
+    return _Harvest(_pairs(names, query_words, text_words, near_duplicate))
+
+
+def _pairs(names: tuple[str, ...], query_words: int, text_words: int, near_duplicate: float) -> Iterator[Docstring]:
+    """Yield the docstrings that make a pair, without duplicates, in the order of packages and files."""
     shingles, sentences, names_taken = Shingles(near_duplicate), set[str](), set[str]()
-    kept = []
     for name in names:
         for doc in read_docstrings(name, query_words=query_words, text_words=text_words):
             sentence = " ".join(doc.sentence.lower().split())
@@ -93,11 +114,10 @@ def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_dup
                 continue
             names_taken.add(doc.name)
             sentences.add(sentence)
-            kept.append(doc)
-    return tuple(kept)
+            yield doc
 
 
-def harvest(source: Source) -> tuple[Docstring, ...]:
+def harvest(source: Source) -> Iterable[Docstring]:
     """Return the docstrings of a source. Raise UserError if a package or its declared version is not installed."""
     missing = source.missing()
     if missing:
@@ -132,10 +152,15 @@ def manifest(source: Source) -> str:
     return digest.hexdigest()
 
 
-@cache  # finding a package's distribution reads the file lists of all installed packages
+@cache  # reads the file lists of all installed packages
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+@cache
 def version_of(name: str) -> str:
     """Return the version of an installed package. For the standard library it is Python's version."""
     if name == "stdlib":
         return platform.python_version()
-    distributions = importlib.metadata.packages_distributions().get(name)
+    distributions = _distributions().get(name)
     return importlib.metadata.version(distributions[0]) if distributions else "unknown"

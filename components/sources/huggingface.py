@@ -105,10 +105,15 @@ def _load(table: Table, place: str) -> Any:
     loaded = load_dataset(Path(place)) if table.path is not None else _of_hub(table, place)
     if isinstance(loaded, dict):
         if table.split not in loaded:
-            raise UserError(f"{place}: there is no split {table.split!r}. Use one of these: {listing(loaded)}.")
+            raise UserError(
+                f"{place}: there is no split {table.split!r}. Use one of these: {listing(loaded)}.",
+                code="unknown-split",
+            )
         return loaded[table.split]
     if table.path is not None and table.split not in (None, str(loaded.split)):
-        raise UserError(f"{place}: split: got {table.split!r}, but the folder is a single table. Remove `split`.")
+        raise UserError(
+            f"{place}: split: got {table.split!r}, but the folder is a single table. Remove `split`.", code="no-splits"
+        )
     return loaded
 
 

@@ -110,7 +110,7 @@ def readable(place: object, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         message = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{place}: not {kind}: {message}") from None
+        raise UserError(f"{place}: not {kind}: {message}", code="other-format") from None
 
 
 def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False, once: bool = False) -> Iterator[Line | Bad]:
@@ -252,7 +252,7 @@ def read_csv(path: Path) -> Iterator[tuple[list[str], str]]:
             try:
                 cells = next(rows, None)
             except csv.Error as error:
-                raise UserError(f"{path}:{line}: not CSV: {error}") from None
+                raise UserError(f"{path}:{line}: not CSV: {error}", code="other-format") from None
             if cells is None:
                 return
             if any(cells):
@@ -277,11 +277,14 @@ def regular(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"{path}: there is no such file", code="missing-file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
-        raise UserError(f"{path}: this is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}. Name a file.")
+        raise UserError(
+            f"{path}: this is a {'directory' if stat.S_ISDIR(mode) else 'device or pipe'}. Name a file.",
+            code="not-a-file",
+        )
     return path
 
 

@@ -23,6 +23,11 @@ class Bad(NamedTuple):
         named = f" {self.id!r}" if self.id else ""
         return f"{self.place}: {self.reason}{named}" + (f" ({self.detail})" if self.detail else "")
 
+    @property
+    def code(self) -> str:
+        """Code of the error."""
+        return self.reason.lower().replace(" ", "-")
+
     def example(self) -> str:
         """Describe the record by its place, id and detail, without the reason."""
         named = f" {self.id!r:.60}" if self.id else ""
@@ -32,8 +37,7 @@ class Bad(NamedTuple):
 def refused(bad: Bad) -> UserError:
     """Return the error for a bad record with `on_bad: fail`."""
     remedy = "Convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "Fix the record"
-    code = bad.reason.lower().replace(" ", "-")
-    return UserError(f"{bad}. {remedy}, or set data.on_bad: drop.", key=bad.place, code=code)
+    return UserError(f"{bad}. {remedy}, or set data.on_bad: drop.", key=bad.place, code=bad.code)
 
 
 class Document(NamedTuple):

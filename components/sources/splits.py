@@ -56,7 +56,7 @@ class Drawn:
                 continue
             if record.split in drawn:
                 problem = f"the collection already has a split {record.split!r} ({record.place})"
-                raise UserError(f"data.hold_out: {problem}. Use a different name.")
+                raise UserError(f"data.hold_out: {problem}. Use a different name.", code="unusable-name")
             by = self._first.get(record.query_id, record.query_id)
             splits = (name for name, part in drawn.items() if part.of == record.split and part.draws(name, by))
             yield record._replace(split=next(splits, record.split))
@@ -73,7 +73,8 @@ class Drawn:
             if splits and hold_out.of not in splits:
                 accepted = listing(sorted(splits))
                 raise UserError(
-                    f"data.hold_out.{name}.of: there are no queries in {hold_out.of!r}. Use one of these: {accepted}."
+                    f"data.hold_out.{name}.of: there are no queries in {hold_out.of!r}. Use one of these: {accepted}.",
+                    code="unknown-split",
                 )
         shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         ids: dict[str, list[str]] = {}
@@ -102,7 +103,7 @@ class Drawn:
         for split, of_split in names.items():
             if not of_split:
                 meant = f"Use one of these: {listing(sorted(splits))}{did_you_mean(split, splits)}"
-                raise UserError(f"data.sample: there are no queries in {split!r}. {meant}")
+                raise UserError(f"data.sample: there are no queries in {split!r}. {meant}", code="unknown-split")
         return {split: self._sample(split, of_split) for split, of_split in names.items()}
 
     def _sample(self, split: str, queries: list[str]) -> set[str]:

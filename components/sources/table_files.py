@@ -100,7 +100,9 @@ def read_table(
             else:
                 yield Bad("wrong columns", place, f"expected {', '.join(header)}, got {len(cells)} columns")
     else:
-        raise UserError(f"{path}: this is not a table. Use one of {listing(KINDS)}, or TREC's qrels.")
+        raise UserError(
+            f"{path}: this is not a table. Use one of {listing(KINDS)}, or TREC's qrels.", code="not-a-table"
+        )
 
 
 def read_columns(
@@ -115,7 +117,7 @@ def read_columns(
     table_names = names_in_table(path, present, required, optional, names)
     for row in read_table(path, columns=[name for name in table_names.values() if name], blank=blank):
         if isinstance(row, Bad):
-            raise UserError(str(row))
+            raise UserError(str(row), key=row.place, code=row.code)
         yield {column: row.value.get(name) if name else None for column, name in table_names.items()}, row.place
 
 
@@ -125,18 +127,28 @@ def names_in_table(
     """Return the table's name of each of our columns. It is None for an optional column that the table lacks."""
     if unknown := names.keys() - {*required, *optional}:
         accepted = listing([*required, *optional])
-        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}. Use these names: {accepted}.")
+        raise UserError(
+            f"{place}: columns: unknown column {min(unknown)!r}. Use these names: {accepted}.", code="unknown-column"
+        )
     table_names: dict[str, str | None] = {}
     for column in (*required, *optional):
         name = names.get(column, column)
         if name is None and column in required:
-            raise UserError(f"{place}: columns: {column} is null, but this column is required. Write its name.")
+            raise UserError(
+                f"{place}: columns: {column} is null, but this column is required. Write its name.",
+                code="needed-column",
+            )
         if name not in (None, *present) and (column in required or column in names):
             raise UserError(
-                f"{place}: wrong columns: there is no column {name!r} for {column}. The columns are {listing(present)}."
+                f"{place}: wrong columns: there is no column {name!r} for {column}. "
+                f"The columns are {listing(present)}.",
+                code="wrong-columns",
             )
         if name and present.count(name) > 1:
-            raise UserError(f"{place}: wrong columns: there are several columns {name!r}. Keep only one of them.")
+            raise UserError(
+                f"{place}: wrong columns: there are several columns {name!r}. Keep only one of them.",
+                code="wrong-columns",
+            )
         table_names[column] = name if name in present else None
     return table_names
 
@@ -164,7 +176,9 @@ def _header(path: Path, kind: str = "") -> list[str]:
     if kind == ".txt":
         return ["text"]
     if kind not in KINDS:
-        raise UserError(f"{path}: this is not a table. Use one of {listing(KINDS)}, or TREC's qrels.")
+        raise UserError(
+            f"{path}: this is not a table. Use one of {listing(KINDS)}, or TREC's qrels.", code="not-a-table"
+        )
     if kind == ".csv":
         cells = next(read_csv(path), ([], ""))[0]
     else:

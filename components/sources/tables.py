@@ -179,7 +179,7 @@ class Source(base.Source):
             name, again = (row["query_id"] if ids else str(number)), False
             split = row["split"] or self.split
             if split is None and judging:
-                raise UserError(f"{place}: {NO_SPLIT}")
+                raise UserError(f"{place}: {NO_SPLIT}", code="no-split")
             if split is None:
                 judged = first_splits(self.read_qrels()) if judged is None else judged
                 split = judged.get(self.id_in_form(str(name)), UNJUDGED)
@@ -198,7 +198,8 @@ class Source(base.Source):
                 fewer = "queries" if question is None else "documents"
                 raise UserError(
                     f"{(question or answer).place}: `{fewer}` have fewer rows than their counterpart. Pairs need equal "
-                    "numbers of rows."
+                    "numbers of rows.",
+                    code="fewer-rows",
                 )
             if question.split is not None and None not in (question.name, answer.name):  # else one of the rows is bad
                 yield self._judgement(question, answer.name, graded)
@@ -212,7 +213,7 @@ class Source(base.Source):
             if split is None:
                 splits = self._splits_of_queries() if splits is None else splits
                 if not splits:
-                    raise UserError(f"{place}: {NO_SPLIT}")
+                    raise UserError(f"{place}: {NO_SPLIT}", code="no-split")
                 split = splits.get(self.id_in_form(str(row["query_id"])), UNJUDGED)
             record = _Row(row["query_id"], False, row, self._named_split(split), place)
             if record.split is not None:
@@ -272,7 +273,7 @@ class Source(base.Source):
             if role != "documents" and not count[split]:  # a collection without documents is refused for every format
                 where = f" for the split {split}" if split else ""
                 accepted = f"Use a file with {role}, or `{role}: null`"
-                raise UserError(f"{path}: there are no {role}{where}. {accepted}.")
+                raise UserError(f"{path}: there are no {role}{where}. {accepted}.", code="no-rows")
 
 
 class _Row(NamedTuple):

@@ -41,7 +41,7 @@ def read_ranking(path: Path) -> pa.Table:
     pairs = query * max(1, len(documents.dictionary)) + documents.indices.to_numpy()
     places = np.argsort(pairs, kind="stable")
     if len(again := places[1:][np.diff(pairs[places]) == 0]):
-        raise UserError(f"{path}: the query {table['query_id'][again.min()]} ranks a document twice")
+        raise UserError(f"{path}: the query {table['query_id'][again.min()]} ranks a document twice", code="duplicate")
     by = [("query", "ascending"), ("score", "descending"), ("before", "ascending"), ("doc_id", "ascending")]
     table = table.append_column("query", pa.array(query)).sort_by(by)
     query = table["query"].to_numpy()
@@ -54,10 +54,13 @@ def _scored(path: Path) -> Iterator[tuple[str, str, float, float]]:
     """Yield each line's query, document, score and rank. Ranks that are not numbers become 0."""
     for place, words in _lines(path):
         if len(words) != 6:
-            raise UserError(f"{place}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
+            raise UserError(
+                f"{place}: expected 6 columns (query Q0 document rank score tag), got {len(words)}",
+                code="wrong-columns",
+            )
         score, rank = _number(words[4]), _number(words[3])
         if not abs(score) < LARGEST:
-            raise UserError(f"{place}: the score {words[4]!r:.40} is not a number below {LARGEST}")
+            raise UserError(f"{place}: the score {words[4]!r:.40} is not a number below {LARGEST}", code="not-a-number")
         yield words[0], words[2], score, 0.0 if math.isnan(rank) else rank
 
 
@@ -77,15 +80,20 @@ def read_qrels(path: Path) -> pa.Table:
         if place == f"{path}:1" and named and words[-1].isalpha() and as_relevance(words[-1]) is None:
             continue  # a header
         if len(words) not in (3, 4):
-            raise UserError(f"{place}: expected 4 columns (query 0 document relevance), got {len(words)}")
+            raise UserError(
+                f"{place}: expected 4 columns (query 0 document relevance), got {len(words)}", code="wrong-columns"
+            )
         relevance = as_relevance(words[-1])
         if relevance is None:
-            raise UserError(f"{place}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits")
+            raise UserError(
+                f"{place}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits",
+                code="not-a-number",
+            )
         query, document = words[0], words[-2]
         if relevances.setdefault((query, document), relevance) != relevance:
             raise UserError(f"{place}: an earlier line has a different relevance for the query {query} and {document}")
     if not relevances:
-        raise UserError(f"{path}: the file has no judgements")
+        raise UserError(f"{path}: the file has no judgements", code="no-rows")
     rows = [
         {"query_id": query, "doc_id": document, "relevance": relevance, "split": ""}
         for (query, document), relevance in relevances.items()
@@ -97,7 +105,7 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the place and the words of each line that is not blank."""
     for line in read_lines(path, once=True):
         if isinstance(line, Bad):
-            raise UserError(f"{line.place}: not UTF-8 text ({line.detail})")
+            raise UserError(f"{line.place}: not UTF-8 text ({line.detail})", code="not-utf-8")
         yield line.place, line.text.split()
 
 
@@ -129,5 +137,7 @@ def write_qrels(table: pa.Table, path: Path, split: str) -> None:
 def _word(identifier: str, path: Path) -> str:
     """Return an id. Raise UserError if it contains white space, which separates the columns of these files."""
     if len(identifier.split()) != 1:
-        raise UserError(f"{path}: the id {identifier!r} contains white space, which TREC's formats do not allow")
+        raise UserError(
+            f"{path}: the id {identifier!r} contains white space, which TREC's formats do not allow", code="white-space"
+        )
     return identifier

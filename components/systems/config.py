@@ -5,21 +5,24 @@ system's folder.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, WrapValidator, model_validator
 
-from sparring.components.config import Config, Damaged, UserError, listing, parse
-from sparring.components.data import reading
-from sparring.components.expansion.relevance_model import RelevanceConfig
+from sparring.components.config import Config, Damaged, Invalid, UserError, listing, parse
 from sparring.components.files import check_whole
-from sparring.components.models.generator_configs import GenerateConfig
-from sparring.components.neighbours.reranking import NeighboursRerankConfig
-from sparring.components.retrieval.fusion import FusionConfig
-from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
+from sparring.components.retrieval.kind import index_kind_named
+from sparring.components.retrieval.stage import FirstStage, StageConfig
+from sparring.components.systems.stages.expansion import ExpansionStage
+from sparring.components.systems.stages.fused import FusedStage
+from sparring.components.systems.stages.neighbours import NeighboursStage
+from sparring.components.systems.stages.ranker import RankerStage
+from sparring.components.systems.stages.reader import ReaderStage
 from sparring.components.yaml_files import read_text
+
+S = TypeVar("S", bound=StageConfig)
 
 SYSTEM = "system.json"
 FOLDER = "system"
@@ -29,235 +32,31 @@ DOCUMENTS = "documents.jsonl"
 VERSION = 2
 AGAIN = "export the system again"
 """Advice for a folder that differs from the export."""
+LATER: dict[str, type[StageConfig]] = {
+    "expansion": ExpansionStage,
+    "neighbours": NeighboursStage,
+    "fused": FusedStage,
+    "ranker": RankerStage,
+    "reader": ReaderStage,
+}
+"""Classes of the stages that read other stages' rankings, by kind."""
 
 
-class StageConfig(Config):
-    """Base of all stages."""
-
-    @property
-    def inputs(self) -> list[str]:
-        """Names of the stages whose rankings this one reads."""
-        return []
-
-    @property
-    def paths(self) -> list[str]:
-        """Files and folders of this stage, relative to the system's folder."""
-        return []
-
-
-class LexicalStage(BM25Config, StageConfig):
-    """BM25's ranking."""
-
-    kind: Literal["lexical"] = "lexical"
-    index: str = "lucene"
-    """Folder of the Lucene index."""
-    analysis: AnalyzerConfig
-    """Analyzer, which splits documents and queries into terms."""
-    rm3: RM3Config | None = None
-    """Relevance feedback. If None, there is none."""
-    k: int = Field(ge=1)
-    """Number of documents in the ranking, if other stages need its full length."""
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.index]
+def _of_its_kind(value: Any, validate: Callable[[Any], StageConfig]) -> StageConfig:
+    """Read a stage as the kind that it names: one of `LATER`, or the first stage of a retriever kind."""
+    if not isinstance(value, dict):
+        return validate(value)
+    name = value.get("kind")
+    if not isinstance(name, str):
+        raise Invalid("kind: it is needed, and is not there", "missing-key")
+    try:
+        stage = LATER.get(name) or index_kind_named(name).stage
+    except UserError as error:
+        raise Invalid(str(error), error.code) from None
+    return stage.model_validate(value)
 
 
-class DenseStage(StageConfig):
-    """A retriever's ranking: the documents with the largest inner products with the query's vector."""
-
-    kind: Literal["dense"] = "dense"
-    retriever: str = "retriever"
-    """Folder of the retriever. Only its query side is used: the documents' vectors may be another model's."""
-    index: str = "index.faiss"
-    """FAISS index. Row i is the i-th document."""
-    k: int = Field(ge=1)
-    """Number of documents in the ranking, if other stages need its full length."""
-    query_tokens: int = Field(ge=3)
-    """Maximum length of a query, special tokens included."""
-    precision: Literal["bf16", "fp32", "int8"] = "fp32"
-    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
-    vectors: Literal["float16", "float32"] = "float32"
-    """Type that a query's vector is rounded to, as the documents' vectors were."""
-    dimensions: int | None = Field(None, ge=1, exclude_if=lambda dimensions: dimensions is None)
-    """Number of leading dimensions that are used. If None, all are."""
-    normalize: bool = Field(False, exclude_if=lambda normalize: not normalize)
-    """Scale the shortened vector to length 1."""
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.retriever, self.index]
-
-
-class NeighboursStage(NeighboursRerankConfig, StageConfig):
-    """Reranking of a dense stage's first documents by reciprocal nearest neighbours, as far as `example.py` does it.
-    The remaining documents follow in their old order."""
-
-    kind: Literal["neighbours"] = "neighbours"
-    of: str
-    """Name of the dense stage."""
-    tau: float = Field(0.0, ge=0, le=0)
-    """No extension of the neighbour set."""
-    geometric: Literal["max-min", "none"] = "max-min"
-    """Scale inner products to the range from 0 to 1, or mix them as they are."""
-    weight: Literal["linear"] = "linear"
-    """A neighbour's weight is its inner product."""
-    row_sums: Literal["free"] = "free"
-    """Weights are not divided by their sum."""
-
-    @property
-    def inputs(self) -> list[str]:
-        return [self.of]
-
-
-class QueryRerankerConfig(Config):
-    """A query reranker, which predicts the rank of the first right document that an expansion retrieves."""
-
-    folder: str = "query-reranker"
-    """Folder of the query reranker."""
-    precision: Literal["bf16", "fp32", "int8"] = "fp32"
-    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
-    template: Literal["paper", "released"] = "paper"
-    """Layout of its input, as `components.expansion.query_reading` describes it."""
-    passage: bool = False
-    """True if it also reads the first document that the expansion retrieves."""
-
-
-class ExpansionStage(StageConfig):
-    """Expansions of the query, and the rankings that a lexical stage's index has for the chosen ones (Chuang et al.,
-    2023, chapter 3). The expansions come from feedback documents or from a language model."""
-
-    kind: Literal["expansion"] = "expansion"
-    of: str
-    """Name of the lexical stage. Its own ranking has the feedback documents, and is the ranking of a query without an
-    expansion."""
-    relevance: RelevanceConfig | None = None
-    """Settings of sampling expansions from feedback documents. If None, a language model writes them."""
-    frequencies: str | None = None
-    """File with the number of documents that have each term, for feedback documents."""
-    generate: GenerateConfig | None = None
-    """Settings of a language model that writes expansions. If None, they come from feedback documents."""
-    generator: str | None = None
-    """Folder of the language model."""
-    architecture: Literal["seq2seq", "causal"] = "seq2seq"
-    """Kind of the language model. `seq2seq` reads its input and then writes. `causal` continues its input."""
-    query_tokens: int = Field(64, ge=3)
-    """Maximum length of the language model's input in tokens, special tokens included."""
-    seed: list[int | str] = []
-    """Beginning of the key of a random choice. The query's text follows, so that a query always has the same
-    expansions."""
-    question: bool = False
-    """True if the query without an expansion is a candidate too."""
-    choice: Literal["first", "lowest", "concat", "all"] = "first"
-    """Expansions that are searched for. `first`: the first that was generated. `lowest`: those with the lowest
-    predicted rank. `concat`: all as one query. `all`: each, and the rankings are fused."""
-    reranker: QueryRerankerConfig | None = None
-    """Predicts ranks for `choice: lowest`."""
-    number: int | None = Field(None, ge=1)
-    """Choose among so many expansions that were generated first. If None, among all."""
-    most: int = Field(1, ge=1)
-    """Number of expansions with the lowest predicted ranks whose rankings are fused."""
-    fusion: FusionConfig | None = None
-    """Fusion of the rankings of several expansions of a query."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if (self.relevance is None) == (self.generate is None):
-            raise ValueError("relevance, generate: accepted: one of them")
-        if self.generate is not None and self.generator is None:
-            raise ValueError("generator: none; accepted: the folder of a language model")
-        if self.relevance is not None and self.frequencies is None:
-            raise ValueError("frequencies: none; accepted: the file of the terms' frequencies")
-        if (self.reranker is None) == (self.choice == "lowest"):
-            raise ValueError("reranker: accepted with `choice: lowest`, and needed there")
-        if (self.fusion is None) == (self.choice == "all" or self.most > 1):
-            raise ValueError("fusion: accepted for several expansions of a query, and needed there")
-        return self
-
-    @property
-    def inputs(self) -> list[str]:
-        return [self.of]
-
-    @property
-    def paths(self) -> list[str]:
-        named = [self.frequencies, self.generator, None if self.reranker is None else self.reranker.folder]
-        return [path for path in named if path is not None]
-
-
-class FusedStage(FusionConfig, StageConfig):
-    """Fusion of two or more rankings."""
-
-    kind: Literal["fused"] = "fused"
-    of: list[str] = Field(min_length=2)
-    """Names of the fused stages. With two, `weight` belongs to the second."""
-
-    @property
-    def inputs(self) -> list[str]:
-        return self.of
-
-
-class RankerStage(StageConfig):
-    """A ranker that reorders the first documents of a ranking. The remaining documents follow in their old order."""
-
-    kind: Literal["ranker"] = "ranker"
-    of: str
-    """Name of the stage whose ranking is reordered."""
-    folder: str = "ranker"
-    """Folder of the ranker."""
-    depth: int = Field(ge=1)
-    """Number of documents that it reorders."""
-    precision: Literal["bf16", "fp32", "int8"] = "fp32"
-    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
-    weight: float = 1.0
-    """Weight of the ranker's score in the sum that documents are ordered by."""
-    priors: dict[str, float] = {}
-    """Weight of other stages' scores in that sum, by stage. A document that a ranking lacks has the ranking's lowest
-    score, or 0 if BM25 found fewer documents than its `k`."""
-
-    @property
-    def inputs(self) -> list[str]:
-        return [self.of, *self.priors]
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.folder]
-
-
-class ReaderStage(StageConfig):
-    """A reader that writes an answer from the first documents of a ranking (Izacard and Grave, 2021). It is the last
-    stage, and leaves the ranking as it is."""
-
-    kind: Literal["reader"] = "reader"
-    of: str
-    """Name of the stage whose ranking is read."""
-    folder: str = "reader"
-    """Folder of the reader."""
-    passages: int = Field(ge=1)
-    """Number of documents that it reads."""
-    passage_tokens: int = Field(ge=8)
-    """Maximum length of the query with one document, special tokens included."""
-    template: reading.Template | None = None
-    """Layout of its input, as `components.data.reading` describes it."""
-    new_tokens: int = Field(ge=1)
-    """Maximum length of an answer in tokens."""
-    precision: Literal["bf16", "fp32"] = "fp32"
-    """Precision of the forward passes."""
-
-    @property
-    def inputs(self) -> list[str]:
-        return [self.of]
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.folder]
-
-
-Stage = Annotated[
-    LexicalStage | DenseStage | ExpansionStage | NeighboursStage | FusedStage | RankerStage | ReaderStage,
-    Field(discriminator="kind"),
-]
-FIRST = (LexicalStage, DenseStage)
-"""Stages that search all documents."""
+Stage = Annotated[SerializeAsAny[StageConfig], WrapValidator(_of_its_kind)]
 
 
 class SystemConfig(Config):
@@ -278,18 +77,22 @@ class SystemConfig(Config):
             earlier = list(self.stages)[: list(self.stages).index(name)]
             for source in stage.inputs:
                 if source not in earlier:
-                    raise ValueError(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}")
+                    raise Invalid(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}", "unknown-stage")
                 if isinstance(self.stages[source], ReaderStage):
-                    raise ValueError(f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage")
-            if isinstance(stage, NeighboursStage) and not isinstance(self.stages[stage.of], DenseStage):
-                raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
-            if isinstance(stage, ExpansionStage) and not isinstance(self.stages[stage.of], LexicalStage):
-                raise ValueError(f"stages.{name}.of: {stage.of!r} has no Lucene index; accepted: a lexical stage")
+                    message = f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage"
+                    raise Invalid(message, "reads-a-reader")
+            if isinstance(stage, NeighboursStage) and not self.stages[stage.of].has_vectors:
+                message = f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage"
+                raise Invalid(message, "no-vectors")
+            if isinstance(stage, ExpansionStage) and not self.stages[stage.of].in_java:
+                message = f"stages.{name}.of: {stage.of!r} has no Lucene index; accepted: a lexical stage"
+                raise Invalid(message, "no-lucene-index")
             if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))
         read = {source for stage in self.stages.values() for source in stage.inputs}
         if unread := [name for name in list(self.stages)[:-1] if name not in read]:
-            raise ValueError(f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one")
+            message = f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one"
+            raise Invalid(message, "unread-stage")
         return self
 
     @property
@@ -317,12 +120,13 @@ class SystemConfig(Config):
             return self._reach(stage.of)
         if isinstance(stage, ExpansionStage):
             return self._reach(stage.of) if stage.fusion is None else stage.fusion.depth
+        assert isinstance(stage, FirstStage)
         return self.documents if self.has_one_list else stage.k
 
     @property
     def has_one_list(self) -> bool:
         """True if a single stage searches the documents, and once for a query."""
-        searching = [stage for stage in self.stages.values() if isinstance(stage, (*FIRST, ExpansionStage))]
+        searching = [stage for stage in self.stages.values() if isinstance(stage, FirstStage | ExpansionStage)]
         return len(searching) == 1
 
     def check_k(self, k: int, key: str = "k") -> None:
@@ -334,12 +138,12 @@ class SystemConfig(Config):
     def length(self, name: str, k: int) -> int:
         """Return the number of documents that a searching stage must list so that the system can rank `k`."""
         stage = self.stages[name]
-        assert isinstance(stage, FIRST)
+        assert isinstance(stage, FirstStage)
         if not self.has_one_list:
             return min(stage.k, self.documents)
-        depths = [stage.depth for stage in self.stages.values() if isinstance(stage, RankerStage)]
-        depths += [stage.context for stage in self.stages.values() if isinstance(stage, NeighboursStage)]
-        depths += [stage.passages for stage in self.stages.values() if isinstance(stage, ReaderStage)]
+        depths = [stage.depth for _, stage in self.of_kind(RankerStage)]
+        depths += [stage.context for _, stage in self.of_kind(NeighboursStage)]
+        depths += [stage.passages for _, stage in self.of_kind(ReaderStage)]
         return min(max([k, *depths]), self.documents)
 
     def is_lexical(self, name: str) -> bool:
@@ -347,20 +151,29 @@ class SystemConfig(Config):
         stage = self.stages[name]
         if isinstance(stage, FusedStage):
             return all(map(self.is_lexical, stage.of))
-        return isinstance(stage, LexicalStage | ExpansionStage)
+        return stage.is_lexical
 
     def reads_vectors(self, name: str) -> bool:
-        """Tell whether another stage reads the documents' vectors of a dense stage."""
-        return any(isinstance(stage, NeighboursStage) and stage.of == name for stage in self.stages.values())
+        """Tell whether another stage reads the documents' vectors of a stage."""
+        return any(stage.of == name for _, stage in self.of_kind(NeighboursStage))
 
-    def of_kind(self, *kinds: type[Config]) -> Iterator[tuple[str, Config]]:
-        """List the names and descriptions of the stages of some kinds, in order."""
-        return ((name, stage) for name, stage in self.stages.items() if isinstance(stage, kinds))
+    def searches_again(self, name: str) -> bool:
+        """Tell whether another stage searches for expansions in the index of a stage."""
+        return any(stage.of == name for _, stage in self.of_kind(ExpansionStage))
+
+    @property
+    def has_models(self) -> bool:
+        """True if a stage has a model."""
+        return any(stage.precisions for stage in self.stages.values())
+
+    def of_kind(self, kind: type[S]) -> Iterator[tuple[str, S]]:
+        """List the names and descriptions of the stages of a kind, in order."""
+        return ((name, stage) for name, stage in self.stages.items() if isinstance(stage, kind))
 
     @property
     def parts(self) -> list[str]:
         """Files and folders of the system, without its description."""
-        return [DOCUMENTS, *dict.fromkeys(path for stage in self.stages.values() for path in stage.paths)]
+        return [DOCUMENTS, *dict.fromkeys(path for stage in self.stages.values() for path in stage.contents)]
 
 
 def read(folder: Path) -> SystemConfig:
@@ -375,16 +188,16 @@ def read(folder: Path) -> SystemConfig:
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
+        raise UserError(f"{path}: not JSON: {error}", key=str(path), code="other-format") from None
     version = tree.get("version") if isinstance(tree, dict) else None
     if version != VERSION:
-        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; {AGAIN}")
+        raise UserError(f"{path}: version: got {version!r}; accepted: {VERSION}; {AGAIN}", code="other-version")
     config = parse(SystemConfig, tree, where=str(path))
     for part in config.parts:
         if not (folder / part).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{path}: {part!r} is outside of the folder; accepted: names inside it")
+            raise UserError(f"{path}: {part!r} is outside of the folder; accepted: names inside it", code="outside")
         if not (folder / part).exists():
-            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; {AGAIN}")
+            raise UserError(f"{folder}: no {part}, which {SYSTEM} names; {AGAIN}", code="missing-file")
         try:
             check_whole(folder / part)
         except Damaged as error:

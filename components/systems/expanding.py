@@ -16,9 +16,9 @@ from sparring.components.expansion import expansions, query_choice, query_readin
 from sparring.components.expansion.query_reading import Candidates, Passages
 from sparring.components.expansion.relevance_model import Frequencies
 from sparring.components.rng import keyed_rng
-from sparring.components.systems.config import ExpansionStage
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.rankings import Ranking, as_lists, as_ranking
+from sparring.components.systems.stages.expansion import ExpansionStage
 
 Search = Callable[[Sequence[str], Sequence[int]], list[Ranking]]
 """Expanded queries, and the number of the query that each expands, to the rankings of the lexical stage's index."""

@@ -12,18 +12,12 @@ import pyarrow as pa
 
 from sparring.components.data.tokens import Tokens
 from sparring.components.retrieval import lucene, topk
-from sparring.components.retrieval.kinds.lexical import Lexical
+from sparring.components.retrieval.kinds.lexical import Lexical, LexicalStage
 from sparring.components.retrieval.lucene_search import Searcher
-from sparring.components.systems.config import LexicalStage, NeighboursStage
+from sparring.components.retrieval.stage import Nearest, Vectors
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.rankings import Ranking
-
-Nearest = Callable[[Any, np.ndarray, int], topk.Keys]
-"""(Q, d) vectors, or the rows of Q queries of another kind; the tie rank of each document; and k. To (Q, k) keys of the
-best documents."""
-
-Vectors = Callable[[np.ndarray], np.ndarray]
-"""(n,) rows of documents to their (n, d) fp32 vectors."""
+from sparring.components.systems.stages.neighbours import NeighboursStage
 
 
 class BM25:

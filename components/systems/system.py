@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
@@ -14,24 +13,19 @@ import numpy as np
 
 from sparring.components.config import Damaged, UserError
 from sparring.components.data.tables import document_text
-from sparring.components.expansion import feedback
 from sparring.components.retrieval.fusion import fuse
+from sparring.components.retrieval.kinds.lexical import LexicalStage
+from sparring.components.retrieval.stage import FirstStage, RetrieverStage
 from sparring.components.systems import config as configs
-from sparring.components.systems.config import (
-    DenseStage,
-    ExpansionStage,
-    FusedStage,
-    LexicalStage,
-    NeighboursStage,
-    RankerStage,
-    ReaderStage,
-    SystemConfig,
-)
+from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.expanding import Expander, ExpansionWriter, RankPredictor
 from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer, reordered
 from sparring.components.systems.rankings import Ranking, as_lists, as_ranking
-from sparring.components.systems.reading import AnswerWriter, ReaderAnswer
+from sparring.components.systems.reading import ReaderAnswer
+from sparring.components.systems.stages.expansion import ExpansionStage
+from sparring.components.systems.stages.fused import FusedStage
+from sparring.components.systems.stages.neighbours import NeighboursStage
+from sparring.components.systems.stages.ranker import RankerStage
 
 QUERY_CHARACTERS = 4_000
 """Maximum length of a query. No model reads more."""
@@ -81,18 +75,10 @@ class LoadedSystem:
         self,
         config: SystemConfig,
         documents: Documents,
-        *,
-        lexical: Mapping[str, BM25],
-        dense: Mapping[str, LoadedRetriever],
-        rankers: Mapping[str, PairScorer],
-        expanders: Mapping[str, Expander] = {},
-        reader: AnswerWriter | None = None,
+        parts: Mapping[str, Any],
     ) -> None:
-        """`lexical`, `dense`, `rankers` and `expanders` have what stages of these kinds compute with, by the stage's
-        name. `reader` is needed if the last stage is a reader."""
-        self.config, self.documents = config, documents
-        self._lexical, self._dense, self._rankers, self._expanders = lexical, dense, rankers, expanders
-        self._reader = reader
+        """`parts` has the opened index or models of each stage that computes with some, by the stage's name."""
+        self.config, self.documents, self._parts = config, documents, parts
         self._one_at_a_time = threading.Lock()
 
     @classmethod
@@ -111,36 +97,30 @@ class LoadedSystem:
         """Load the system. Raise Damaged if a file of models or indexes is truncated or missing."""
         config = configs.read(folder)
         # Java starts while Python imports torch, to look for a GPU too.
-        lexical = {
-            name: BM25(folder / stage.index, stage, threads=threads)
-            for name, stage in config.stages.items()
-            if isinstance(stage, LexicalStage)
+        parts: dict[str, Any] = {
+            name: BM25(folder / stage.index, stage, threads=threads) for name, stage in config.of_kind(LexicalStage)
         }
         documents = InMemory.of_folder(folder / configs.DOCUMENTS, config.documents)
         options: dict[str, Any] = {"threads": threads, "batch_tokens": BATCH_TOKENS, "cuda": False}
-        if any(config.of_kind(DenseStage, RankerStage, ExpansionStage, ReaderStage)):
+        if config.has_models:
             options |= models()
-        dense, rankers = dict[str, LoadedRetriever](), dict[str, PairScorer]()
-        expanders = dict[str, Expander]()
         for name, stage in config.stages.items():
-            if isinstance(stage, DenseStage):
-                dense[name] = _retriever(folder, name, config, documents, options)
-            elif isinstance(stage, RankerStage):
-                rankers[name] = PairScorer(folder / stage.folder, precision=stage.precision, **options)
-            elif isinstance(stage, ExpansionStage):
-                expanders[name] = _expander(folder, stage, options)
-        reader = None
-        if (last := config.reader) is not None:
-            reader = AnswerWriter(folder / last.folder, precision=last.precision, new_tokens=last.new_tokens, **options)
-        return cls(
-            config, documents, lexical=lexical, dense=dense, rankers=rankers, expanders=expanders, reader=reader
-        ).wait()
+            if isinstance(stage, RetrieverStage):
+                parts[name] = _retriever(folder, stage, documents, options, rows=config.reads_vectors(name))
+            elif name not in parts:
+                parts[name] = stage.open(folder, options)
+        return cls(config, documents, parts).wait()
 
     def wait(self) -> Self:
         """Wait until all of it is open; Damaged if an index cannot be read."""
-        for part in self._lexical.values():
-            part.wait()
+        for name in self._in_java:
+            self._parts[name].wait()
         return self
+
+    @property
+    def _in_java(self) -> list[str]:
+        """Names of the stages that Lucene searches."""
+        return [name for name, stage in self.config.stages.items() if stage.in_java]
 
     @overload
     def search(
@@ -222,11 +202,12 @@ class LoadedSystem:
     def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
         """Order documents for a query by the last ranker: the places of the documents in the list with their scores,
         best first. Documents with equal scores stay in their order. UserError if the system has no ranker."""
-        if not self._rankers:
-            raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.")
+        rankers = [self._parts[name] for name, _ in self.config.of_kind(RankerStage)]
+        if not rankers:
+            raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.", code="no-model")
         texts = _checked(documents, "rerank: documents")
         with self._one_at_a_time:
-            (scores,) = list(self._rankers.values())[-1](_checked(query, "rerank: query"), [texts])
+            (scores,) = rankers[-1](_checked(query, "rerank: query"), [texts])
         return sorted(enumerate(scores.tolist()), key=lambda place: -place[1])
 
     def embed(self, texts: str | Sequence[str], side: Literal["query", "document"] = "query") -> np.ndarray:
@@ -235,18 +216,23 @@ class LoadedSystem:
         `side` says what the texts are: models with prompts, or with two towers, read queries and documents differently.
         UserError if the system has no retriever.
         """
-        if not self._dense:
-            raise UserError(f"embed: {self.config.name!r} has no retriever. Load a system that has one.")
+        retrievers = [self._parts[name] for name, _ in self.config.of_kind(RetrieverStage)]
+        if not retrievers:
+            raise UserError(
+                f"embed: {self.config.name!r} has no retriever. Load a system that has one.", code="no-model"
+            )
         if side not in ("query", "document"):
             raise UserError(f"embed: side is {side!r}. Use 'query' or 'document'.")
         with self._one_at_a_time:
-            vectors = next(iter(self._dense.values())).encode(_checked(texts, "embed: texts"), side)
+            vectors = retrievers[0].encode(_checked(texts, "embed: texts"), side)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def text_of(self, doc_id: str) -> str:
         """Return a document's text as a query. Raise UserError if there is no such document."""
         if self.documents.place(doc_id) is None:
-            raise UserError(f"id: no document is called {doc_id!r}; accepted: the id of a document")
+            raise UserError(
+                f"id: no document is called {doc_id!r}; accepted: the id of a document", code="unknown-document"
+            )
         return document_text(*self.documents.texts([doc_id])[doc_id])[:QUERY_CHARACTERS]
 
     def _search(
@@ -279,30 +265,31 @@ class LoadedSystem:
         stage = self.config.reader
         if stage is None:
             return [None] * len(texts)
-        assert self._reader is not None
         first = [[doc_id for doc_id, _ in ranking[: stage.passages]] for ranking in rankings]
         with spent.of("text"):
             contents = self.documents.texts(list(dict.fromkeys(doc_id for ids in first for doc_id in ids)))
         with self._one_at_a_time, spent.of("read"):
-            return self._reader(texts, [{doc_id: contents[doc_id] for doc_id in ids} for ids in first])
+            contents_read = [{doc_id: contents[doc_id] for doc_id in ids} for ids in first]
+            answers: list[ReaderAnswer] = self._parts[list(self.config.stages)[-1]](texts, contents_read)
+            return answers
 
     def _rankings(
         self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
     ) -> tuple[dict[str, list[Ranking]], dict[str, list[Ranking]]]:
         """Return each stage's rankings, and the scores that it computed. A ranker scores the first documents only. Java
         searches while the retrievers do."""
-        config = self.config
-        waiting = {name: part(texts, config.length(name, k), without) for name, part in self._lexical.items()}
-        rankings, vectors = dict[str, list[Ranking]](), dict[str, np.ndarray]()
-        for name, retriever in self._dense.items():
+        config, parts = self.config, self._parts
+        waiting = {name: parts[name](texts, config.length(name, k), without) for name in self._in_java}
+        rankings, vectors = dict[str, list[Ranking]](), dict[str, Any]()
+        for name, _ in config.of_kind(RetrieverStage):
             with spent.of("encode"):
-                vectors[name] = retriever.encode(texts)
+                vectors[name] = parts[name].encode(texts)
             with spent.of("search"):
-                rankings[name] = retriever.search(vectors[name], config.length(name, k), without)
+                rankings[name] = parts[name].search(vectors[name], config.length(name, k), without)
         for name, wait in waiting.items():
             with spent.of("bm25"):
                 rankings[name] = wait()
-        scores = {name: rankings[name] for name, _ in config.of_kind(LexicalStage, DenseStage)}
+        scores = {name: rankings[name] for name, _ in config.of_kind(FirstStage)}
         for name, stage in config.stages.items():
             if isinstance(stage, ExpansionStage):
                 with spent.of("expand"):
@@ -312,11 +299,11 @@ class LoadedSystem:
                     rankings[name] = scores[name] = _fused(stage, rankings, config, len(texts))
             elif isinstance(stage, NeighboursStage):
                 with spent.of("search"):
-                    retriever, lists = self._dense[stage.of], zip(vectors[stage.of], rankings[stage.of], strict=True)
+                    retriever, lists = parts[stage.of], zip(vectors[stage.of], rankings[stage.of], strict=True)
                     rankings[name] = [retriever.by_neighbours(vector, hits, stage) for vector, hits in lists]
                     scores[name] = rankings[name]
             elif isinstance(stage, RankerStage):
-                scores[name] = self._scored(texts, rankings[stage.of], self._rankers[name], stage.depth, spent)
+                scores[name] = self._scored(texts, rankings[stage.of], parts[name], stage.depth, spent)
                 with spent.of("rank"):
                     rankings[name] = _reordered(stage, scores[name], rankings, config)
         return rankings, scores
@@ -330,12 +317,14 @@ class LoadedSystem:
         without: Sequence[str | None],
     ) -> list[Ranking]:
         """Rank the documents for the expansions that a stage chooses."""
-        lexical, k = self._lexical[stage.of], self.config.length(stage.of, 1)
+        lexical, k = self._parts[stage.of], self.config.length(stage.of, 1)
 
         def search(issued: Sequence[str], queries: Sequence[int]) -> list[Ranking]:
-            return lexical(issued, k, [without[query] for query in queries])()
+            rankings: list[Ranking] = lexical(issued, k, [without[query] for query in queries])()
+            return rankings
 
-        return self._expanders[name](texts, unexpanded, self.documents, search)
+        expanded: list[Ranking] = self._parts[name](texts, unexpanded, self.documents, search)
+        return expanded
 
     def _scored(
         self, texts: Sequence[str], rankings: list[Ranking], ranker: PairScorer, depth: int, spent: Seconds
@@ -350,47 +339,19 @@ class LoadedSystem:
 
 
 def _retriever(
-    folder: Path, name: str, config: SystemConfig, documents: Documents, options: Mapping[str, Any]
+    folder: Path, stage: RetrieverStage, documents: Documents, options: Mapping[str, Any], *, rows: bool
 ) -> LoadedRetriever:
-    """Open a dense stage's model and index; Damaged if the index has another number of documents."""
-    from sparring.components.retrieval import index, quantised
-
-    stage = config.stages[name]
-    assert isinstance(stage, DenseStage)
-    near = config.reads_vectors(name)
-    opened = index.read(folder / stage.index, threads=options["threads"], gpu=options["cuda"] and not near)
-    if opened.ntotal != config.documents:
-        raise Damaged(
-            f"{folder / stage.index}: {opened.ntotal} vectors, and the system has {config.documents} documents"
-        )
-    cut = partial(quantised.cut, dimensions=stage.dimensions, normalize=stage.normalize)
+    """Open a retriever's model and its search. Damaged if the index has another number of documents."""
+    opened = stage.search(folder, len(documents.order), threads=options["threads"], cuda=options["cuda"], rows=rows)
     encoder = LoadedEncoder(folder / stage.retriever, precision=stage.precision, vectors=stage.vectors, **options)
-    return LoadedRetriever(
-        encoder,
-        documents,
-        lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
-        index.reader(opened) if near else None,
-    )
-
-
-def _expander(folder: Path, stage: ExpansionStage, options: Mapping[str, Any]) -> Expander:
-    """Open the models of an expansion stage."""
-    reranker = stage.reranker
-    return Expander(
-        stage,
-        writer=None if stage.generator is None else ExpansionWriter(folder / stage.generator, **options),
-        frequencies=None if stage.frequencies is None else feedback.read_frequencies(folder / stage.frequencies),
-        predictor=None
-        if reranker is None
-        else RankPredictor(folder / reranker.folder, precision=reranker.precision, **options),
-    )
+    return LoadedRetriever(encoder, documents, *opened)
 
 
 def _checked(texts: str | Sequence[str], argument: str) -> list[str]:
     """Return one text or many as a list. Raise UserError for anything else."""
     checked = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
     if not all(isinstance(text, str) for text in checked):
-        raise UserError(f"{argument} must be a string or a list of strings.")
+        raise UserError(f"{argument} must be a string or a list of strings.", key=argument, code="not-text")
     return checked
 
 
@@ -409,12 +370,7 @@ def _reordered(
     for q, (ranking, scores) in enumerate(zip(rankings[stage.of], scored, strict=True)):
         if stage.priors:
             priors = [
-                Prior(
-                    rankings[name][q],
-                    weight,
-                    prior.k if isinstance(prior := config.stages[name], LexicalStage) else None,
-                )
-                for name, weight in stage.priors.items()
+                Prior(rankings[name][q], weight, config.stages[name].lexical_k) for name, weight in stage.priors.items()
             ]
             scores = weighted(scores, stage.weight, priors)
         final.append(reordered(ranking, sorted(scores, key=lambda hit: -hit[1])))

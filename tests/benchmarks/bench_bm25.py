@@ -1,4 +1,4 @@
-"""BM25 through Ray Data against Pyserini: queries/s, documents/s of the index, and two workers against one.
+"""BM25 through Ray against Pyserini: queries/s, documents/s of the index, and two workers against one.
 
     make bench ARGS="-k bm25"      (SPARRING_BENCH_QUERIES, _INDEXED, _SHARED: queries, for two workers twelve
                                     times as many; documents of the index; documents that two workers search)

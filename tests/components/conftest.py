@@ -38,7 +38,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     ) -> dict[str, Any]:
         options = toy.train_config(**config)
         begins = {"retriever": retriever, "ranker": ranker}[kind] if start is None else start
-        made = objective_named(kind)(
+        output = objective_named(kind)(
             ObjectiveInputs(
                 model=(model or begins) / "model",
                 rows=rows,
@@ -55,13 +55,13 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
                 raise Interrupted
 
         return train(
-            made,
+            output,
             options,
             out=tmp_path / place,
             seed=seed,
             start=begins,
             device=torch.device("cpu"),
-            dev=made.reading(held) if dev else None,
+            dev=output.reading(held) if dev else None,
             save_seconds=save_seconds,
             on_update=on_update,
             execution=execution or Execution(),

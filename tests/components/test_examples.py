@@ -18,7 +18,10 @@ from sparring.components.evaluation import measures
 
 
 def modules_of(package: ModuleType) -> list[ModuleType]:
-    return [importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]
+    return [
+        importlib.import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
 
 
 def functions_of(module: ModuleType) -> list[Callable[..., Any]]:
@@ -33,7 +36,7 @@ MODULES = [*modules_of(losses), *modules_of(neighbours), measures, sampling]
 FUNCTIONS = [function for module in MODULES for function in functions_of(module)]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: f"{one.__module__}.{one.__name__}")
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda item: f"{item.__module__}.{item.__name__}")
 def test_a_public_function_has_an_example_that_holds(function: Callable[..., Any]) -> None:
     (test,) = doctest.DocTestFinder(recurse=False).find(function, globs=dict(vars(inspect.getmodule(function))))
     assert test.examples, "the docstring has no example"

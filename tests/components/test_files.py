@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from sparring.components.config import UserError
-from sparring.components.files import append, new_folder, remove, remove_leftovers, replacing, unwritable, write_json
+from sparring.components.files import (
+    append,
+    made_once,
+    new_folder,
+    remove,
+    remove_leftovers,
+    replacing,
+    unwritable,
+    write_json,
+)
 from sparring.workflows import ROOT
 
 
@@ -80,10 +90,10 @@ def test_of_two_that_write_the_same_directory_the_first_stays(tmp_path: Path) ->
 def test_of_two_that_write_a_new_folder_the_second_says_so(tmp_path: Path) -> None:
     place = tmp_path / "folder"
 
-    def write(text: str, beside: Callable[[], None] = lambda: None) -> None:
+    def write(text: str, neighbour: Callable[[], None] = lambda: None) -> None:
         with new_folder(place) as folder:
             (folder / "file").write_text(text)
-            beside()
+            neighbour()
 
     with pytest.raises(UserError, match="folder: exists and is not empty: something else was written there meanwhile"):
         write("second", lambda: write("first"))
@@ -93,31 +103,31 @@ def test_of_two_that_write_a_new_folder_the_second_says_so(tmp_path: Path) -> No
 
 def test_a_new_folder_that_is_being_named_is_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files are sent to the disk first, which takes long."""
-    beside: list[bool] = []
+    neighbour: list[bool] = []
 
     def sync(path: Path) -> None:
         monkeypatch.undo()
         with suppress(KeyboardInterrupt), new_folder(tmp_path / "folder"):
-            beside.append(path.exists())
+            neighbour.append(path.exists())
             raise KeyboardInterrupt
 
     monkeypatch.setattr("sparring.components.files._sync", sync)
     with new_folder(tmp_path / "folder") as folder:
         (folder / "file").write_text("x")
-    assert beside == [True]
+    assert neighbour == [True]
     assert (tmp_path / "folder" / "file").read_text() == "x"
 
 
 def test_what_was_left_of_a_new_folder_is_removed(tmp_path: Path) -> None:
     """Not what a living process is writing, nor what only looks like it."""
-    rest, other = tmp_path / ".a[b].0123abcd", tmp_path / ".a[b].settings"
+    rest, second = tmp_path / ".a[b].0123abcd", tmp_path / ".a[b].settings"
     rest.mkdir()
-    other.mkdir()
+    second.mkdir()
     with new_folder(tmp_path / "a[b]"):
         assert not rest.exists()
-        (beside,) = {path for path in tmp_path.iterdir() if path != other}
+        (neighbour,) = {path for path in tmp_path.iterdir() if path != second}
         with suppress(KeyboardInterrupt), new_folder(tmp_path / "a[b]"):
-            assert beside.exists()
+            assert neighbour.exists()
             raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a[b].settings", "a[b]"]
 
@@ -303,3 +313,28 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
         (folder / "config.json").touch()
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "model").iterdir()}
     assert modes["model.safetensors"] == modes["config.json"]
+
+
+def test_what_is_made_once_is_made_by_one_of_many(tmp_path: Path) -> None:
+    """The others wait for it. If it fails, the next one makes it."""
+    made = []
+
+    def make(path: Path) -> None:
+        made.append(path)
+        path.mkdir()
+        (path / "file").write_text("whole")
+        if len(made) == 1:
+            raise RuntimeError("the first fails")
+
+    def ask() -> str:
+        try:
+            made_once(tmp_path / ".shared", make)
+        except RuntimeError as error:
+            return str(error)
+        return (tmp_path / ".shared" / "file").read_text()
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = sorted(pool.map(lambda _: ask(), range(4)))
+    assert answers == ["the first fails", "whole", "whole", "whole"]
+    assert len(made) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".shared", ".shared.lock"]

@@ -55,9 +55,9 @@ def test_what_lies_beside_a_module_is_part_of_its_digest(tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(installed)
     (installed / "their_loss.py").write_text("import their_helper\n")
     (installed / "their_helper.py").write_text("T = 1\n")
-    theirs = modules.digest("their_loss")
+    expected = modules.digest("their_loss")
     (installed / "their_helper.py").write_text("T = 22\n")
-    assert modules.digest("their_loss") == theirs
+    assert modules.digest("their_loss") == expected
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def test_generators_are_their_own() -> None:
     first = keyed_rng(1, "negatives", "q7", 0).permutation(50).tolist()
     keyed_rng(1, "negatives", "q8", 0).permutation(50)
     assert keyed_rng(1, "negatives", "q7", 0).permutation(50).tolist() == first
-    others = [(2, "negatives", "q7", 0), (1, "order", "q7", 0), (1, "negatives", "q8", 0), (1, "negatives", "q7", 1)]
-    assert all(keyed_rng(*key).permutation(50).tolist() != first for key in others)
+    rest = [(2, "negatives", "q7", 0), (1, "order", "q7", 0), (1, "negatives", "q8", 0), (1, "negatives", "q7", 1)]
+    assert all(keyed_rng(*key).permutation(50).tolist() != first for key in rest)
 
 
 def test_another_process_draws_the_same() -> None:

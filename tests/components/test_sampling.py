@@ -25,8 +25,8 @@ SCORES = np.linspace(9, 1, 12, dtype=np.float32)
 
 def draw(sampler: Any, scores: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """At the query's fourth visit, where the sampler asks for that."""
-    asked = {"visit": 3} if "visit" in inspect.signature(sampler).parameters else {}
-    drawn: np.ndarray = sampler(scores, count, rng, 8.0, **asked)
+    requests = {"visit": 3} if "visit" in inspect.signature(sampler).parameters else {}
+    drawn: np.ndarray = sampler(scores, count, rng, 8.0, **requests)
     return drawn
 
 
@@ -34,16 +34,16 @@ def draw(sampler: Any, scores: np.ndarray, count: int, rng: np.random.Generator)
 @pytest.mark.parametrize("count", [0, 1, 5, 12, 40])
 @pytest.mark.parametrize("candidates", [0, 1, 12])
 def test_at_most_so_many_positions_without_repetition(sampler: Any, count: int, candidates: int) -> None:
-    found = draw(sampler, SCORES[:candidates], count, keyed_rng(1))
-    assert len(found) == min(count, candidates)
-    assert len(set(found.tolist())) == len(found)
-    assert all(0 <= position < candidates for position in found)
+    result = draw(sampler, SCORES[:candidates], count, keyed_rng(1))
+    assert len(result) == min(count, candidates)
+    assert len(set(result.tolist())) == len(result)
+    assert all(0 <= position < candidates for position in result)
 
 
 @ALL
 def test_the_same_generator_draws_the_same(sampler: Any) -> None:
-    one, other = (draw(sampler, SCORES, 5, keyed_rng("q1", 0)).tolist() for _ in range(2))
-    assert one == other
+    first, second = (draw(sampler, SCORES, 5, keyed_rng("q1", 0)).tolist() for _ in range(2))
+    assert first == second
 
 
 @ALL
@@ -73,8 +73,8 @@ def test_rotating_takes_each_in_turn_and_all_equally_often() -> None:
 
 def shares(sampler: Any, **options: Any) -> np.ndarray:
     """How often each candidate is the one that is drawn."""
-    found = [int(sampler(SCORES[:4], 1, keyed_rng(i), 8.0, **options)[0]) for i in range(4000)]
-    return np.bincount(found, minlength=4) / 4000
+    result = [int(sampler(SCORES[:4], 1, keyed_rng(i), 8.0, **options)[0]) for i in range(4000)]
+    return np.bincount(result, minlength=4) / 4000
 
 
 def test_simans_draws_by_the_distance_to_the_positive() -> None:

@@ -45,7 +45,7 @@ def test_an_error_ends_the_blocks_it_leaves() -> None:
         fails()
     with timed("start"):
         time.sleep(0.001)
-    assert [one.kind for one in timing.drain() if one.ended - one.began >= 0.001] == ["files", "start"]
+    assert [item.kind for item in timing.drain() if item.ended - item.began >= 0.001] == ["files", "start"]
     assert not timing._thread.stack
 
 
@@ -102,7 +102,7 @@ def test_condensed_intervals_lose_no_time(intervals: list[Interval]) -> None:
     merged = condensed(intervals)
     assert seconds_by_kind(merged) == seconds_by_kind(intervals)
     assert all(a.ended <= b.began for a, b in itertools.pairwise(merged))
-    assert max((one.ended for one in merged), default=0) <= max((one.ended for one in intervals), default=0)
+    assert max((item.ended for item in merged), default=0) <= max((interval.ended for interval in intervals), default=0)
 
 
 def test_a_pause_between_attempts_stays() -> None:

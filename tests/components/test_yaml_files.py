@@ -86,11 +86,11 @@ class TestOverriding:
         ],
     )
     def test_a_value_is_set_at_its_path(self, assignment: str, path: tuple[Any, ...], value: Any) -> None:
-        before = {"a": dict(self.TREE["a"]), "list": [dict(one) for one in self.TREE["list"]], "text": "t"}
-        found: Any = override(before, [assignment])
+        before = {"a": dict(self.TREE["a"]), "list": [dict(item) for item in self.TREE["list"]], "text": "t"}
+        result: Any = override(before, [assignment])
         for part in path:
-            found = found[part]
-        assert found == value
+            result = result[part]
+        assert result == value
         assert before == self.TREE  # a copy was changed
 
     def test_a_list_gives_a_key_one_value(self) -> None:

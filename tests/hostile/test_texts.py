@@ -28,7 +28,7 @@ from sparring.workflows.serving import marks as marked
 from sparring.workflows.serving import running
 from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.application import application
-from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.marks import Marks, qrels, queries
 from sparring.workflows.serving.metrics import Metrics
 from tests.support import asked, tiny
 from tests.support.asked import DENSE, LEXICAL
@@ -57,9 +57,9 @@ def _marks(path: Path) -> None:
         assert mark.query.strip()
         assert mark.doc_id
     marks = Marks(path)
-    assert len(marks.queries().splitlines()) <= len(marks.all())
+    assert len(queries(marks.all()).splitlines()) <= len(marks.all())
     if all(len(mark.doc_id.split()) == 1 for mark in marks.all()):
-        assert len(marks.qrels().splitlines()) >= len(marks.all())
+        assert len(qrels(marks.all()).splitlines()) >= len(marks.all())
 
 
 @pytest.mark.parametrize("size", cases(fast=200))

@@ -116,13 +116,5 @@ def system(name: str, reads: Any = None, **stages: Any) -> tuple[LoadedSystem, L
     """A system of such lists, and the retriever's. `reads` answers for a reader."""
     tree = {"version": VERSION, "name": name, "documents": COUNT, "stages": stages}
     lexical, dense = Lists(later=True), Lists(later=False)
-    made: Any = LoadedSystem
-    loaded = made(
-        SystemConfig.model_validate(tree),
-        documents(),
-        lexical={"lexical": lexical} if "lexical" in stages else {},
-        dense={"dense": dense} if "dense" in stages else {},
-        rankers={},
-        reader=reads,
-    )
-    return loaded, dense
+    parts = {"lexical": lexical, "dense": dense, "reader": reads}
+    return LoadedSystem(SystemConfig.model_validate(tree), documents(), parts), dense

@@ -11,10 +11,12 @@ from sparring.components.config import UserError
 
 
 @contextmanager
-def refused(key: str, code: str) -> Iterator[pytest.ExceptionInfo[UserError]]:
-    """Expect a UserError about a key. The end of a path is enough for a file."""
+def refused(key: str, code: str, *facts: str) -> Iterator[pytest.ExceptionInfo[UserError]]:
+    """Expect a UserError about a key. The end of a path is enough for a file. `facts` are names and values that the
+    message must state."""
     with pytest.raises(UserError) as caught:
         yield caught
     error = caught.value
     assert error.code == code, error
-    assert error.key == key or error.key.endswith(f"/{key}"), error
+    assert error.key == key or error.key.endswith(f"/{key}") or (key[:1] == "." and error.key.endswith(key)), error
+    assert all(fact in str(error) for fact in facts), error

@@ -25,6 +25,7 @@ from sparring.components.models.shape import ModelShape
 from sparring.components.models.text_encoder import Side, TextEncoder, represent
 from sparring.components.retrieval import topk
 from sparring.components.retrieval.kind import RetrieverKind, Rows
+from sparring.components.retrieval.stage import StoredStage
 
 PROJECTION = "1_Dense"
 WEIGHTS = "model.safetensors"
@@ -117,10 +118,36 @@ def _maxsim(cosines: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tenso
     return (cosines.masked_fill(document_mask == 0, -2.0).amax(-1) * query_mask).sum(-1)
 
 
+LINES = """\
+import numpy as np
+from sentence_transformers import MultiVectorEncoder
+(retriever := MultiVectorEncoder(stage["retriever"])).max_seq_length = stage["query_tokens"]
+query_vectors = np.asarray(retriever.encode_query([query])[0]).astype(stage["vectors"]).astype("float32")
+sums = []
+for file_name in json.load(open(f"{stage['rows']}/documents.json")):
+    with open(f"{stage['rows']}/{file_name}", "rb") as file:
+        ends, vectors = np.load(file), np.load(file).astype("float32")
+    sums += [float((query_vectors @ vectors[a:b].T).max(1).sum()) for a, b in zip(ends, ends[1:])]
+ranked = sorted(zip(documents, sums), key=lambda hit: (-hit[1], hit[0]))
+scores["NAME"] = dict(ranked[: stage["k"]])
+"""
+
+
+class Stage(StoredStage):
+    """Documents with the largest sums of best cosines."""
+
+    kind: Literal["tests.support.multi_vector_kind"] = "tests.support.multi_vector_kind"
+
+    def lines(self, system: Any, name: str) -> str:
+        """Compare the query's vectors with all documents'."""
+        return LINES
+
+
 class MultiVector(RetrieverKind):
     """A vector for each token."""
 
     config = Config
+    stage = Stage
     loader = "MultiVectorEncoder"
 
     def model(self) -> type[Model]:

@@ -28,13 +28,22 @@ class Served(NamedTuple):
         with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
             return json.load(answer)
 
+    def text(self, path: str) -> str:
+        """Return the answer of a path as text."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def post(self, path: str, tree: Any) -> Any:
+        """Send JSON to a path, and return its answer."""
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", json.dumps(tree).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
     def ask(self, query: str, k: int, system: str | None = None) -> list[tuple[str, float]]:
         """The documents and their scores."""
-        body = json.dumps({"queries": [query], "k": k, "system": system}).encode()
-        request = urllib.request.Request(f"{self.url}/search", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            (found,) = json.load(answer)["results"]
-        return [(one["doc_id"], one["score"]) for one in found["documents"]]
+        (result,) = self.post("/search", {"queries": [query], "k": k, "system": system})["results"]
+        return [(document["doc_id"], document["score"]) for document in result["documents"]]
 
     def stop(self, number: int = signal.SIGINT) -> tuple[int, str]:
         """Its exit status, and what else it said."""

@@ -26,6 +26,7 @@ from sparring.components.models.shape import ModelShape
 from sparring.components.models.text_encoder import Side, TextEncoder, represent
 from sparring.components.retrieval import topk
 from sparring.components.retrieval.kind import IndexFile, IndexOptions, RetrieverKind, Rows, VectorIndex
+from sparring.components.retrieval.stage import StoredStage
 
 
 class Config(TextEncoderConfig):
@@ -75,10 +76,36 @@ class Model(TextEncoder):
         saved.save_modules(folder, modules, {"model_type": "SparseEncoder"}, self.config)
 
 
+LINES = """\
+import numpy as np
+from sentence_transformers import SparseEncoder
+(retriever := SparseEncoder(stage["retriever"])).max_seq_length = stage["query_tokens"]
+query_weights = retriever.encode_query([query], convert_to_sparse_tensor=False)[0].numpy().astype(stage["vectors"])
+products = []
+for file_name in json.load(open(f"{stage['rows']}/documents.json")):
+    with open(f"{stage['rows']}/{file_name}", "rb") as file:
+        ends, terms, weights = (np.load(file) for _ in range(3))
+    products += [float(query_weights[terms[a:b]].astype("float32") @ weights[a:b]) for a, b in zip(ends, ends[1:])]
+ranked = sorted(zip(documents, products), key=lambda hit: (-hit[1], hit[0]))
+scores["NAME"] = dict(ranked[: stage["k"]])
+"""
+
+
+class Stage(StoredStage):
+    """Documents with the largest inner products of weights."""
+
+    kind: Literal["tests.support.sparse_kind"] = "tests.support.sparse_kind"
+
+    def lines(self, system: Any, name: str) -> str:
+        """Compare the query's weights with all documents'."""
+        return LINES
+
+
 class Sparse(RetrieverKind):
     """Terms and their weights."""
 
     config = Config
+    stage = Stage
     loader = "SparseEncoder"
 
     def model(self) -> type[Model]:

@@ -270,11 +270,11 @@ def kept(folder: Path) -> dict[str, str]:
 
 def results(store: Path) -> dict[str, str]:
     """The digests of what a run is for: rankings, models' weights, groups and measures, by artifact."""
-    wanted = ("ranking.parquet", "groups.parquet", "per_query.parquet", "metrics.json")
+    wanted = {"ranking.parquet", "groups.parquet", "per_query.parquet", "metrics.json"}
     return {
         name: digest
         for name, digest in contents(store).items()
-        if name.rpartition("/")[2] in wanted or ("/model/" in name and name.endswith(".safetensors"))
+        if not wanted.isdisjoint(Path(name).parts) or ("/model/" in name and name.endswith(".safetensors"))
     }
 
 

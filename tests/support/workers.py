@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import sparring.workflows
+from sparring.components import progress
 from sparring.components.config import UserError
 from sparring.components.scores import Scores
-from sparring.workflows.distributed import ray_train
+from sparring.workflows.distributed import ray_train, shard_worker
 from sparring.workflows.steps.lucene import _Retrieval
 from sparring.workflows.steps.search import _Searching
 
@@ -65,6 +66,27 @@ class Counting(Noter):
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:  # type: ignore[override]
         super().__call__(task, path)
         return {"texts": 10.0}
+
+
+class Preparing(Noter):
+    """Reads a text ahead, and says when it has read it and when it begins to compute."""
+
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        self._log.with_name(f"read-{task['number']}").touch()
+        return {**task, "text": f"text {task['number']}"}
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        self._log.with_name(f"began-{task['number']}").touch()
+        super().__call__(task, path)
+
+
+class Advancing(Noter):
+    """Reports the half of a shard before it does it."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        shard_worker.UNITS_SECONDS = -1.0
+        progress.report(5)
+        super().__call__(task, path)
 
 
 class Folder(Noter):

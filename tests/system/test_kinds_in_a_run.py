@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from sparring.components.systems.system import LoadedSystem
 from tests.support import tiny
 from tests.support.tiny import Place, Said
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the programs' files
 
 KINDS = {"tests.support.sparse_kind": "inverted", "tests.support.multi_vector_kind": None}
 """Each with an index of its own, if it has one."""
@@ -53,13 +58,22 @@ def test_search_finds_what_the_run_found(run: Place, said: Said, system: str) ->
     assert [line.split()[-1] for line in shown] == ranked[:3]
 
 
-def test_export_writes_it_for_its_own_library_and_another_system_as_a_folder(run: Place, tmp_path: Path) -> None:
-    assert run("export", str(tmp_path / "out"), "--system", "BM25") == 0
+def test_export_writes_it_for_its_own_library_and_as_a_system(run: Place, tmp_path: Path, said: Said) -> None:
+    assert run("export", str(tmp_path / "out"), "--system", "retriever") == 0
     config = json.loads((tmp_path / "out" / "retriever" / "sparring.json").read_text())
     assert config["kind"] in KINDS
     assert (tmp_path / "out" / "retriever" / "modules.json").exists()
-
-
-def test_a_folder_that_cannot_hold_it_is_refused(run: Place, tmp_path: Path, said: Said) -> None:
-    assert run("export", str(tmp_path / "out"), "--system", "retriever") == 2
-    assert "is of the kind tests.support." in said()[1]
+    system = tmp_path / "out" / "system"
+    stage = json.loads((system / "system.json").read_text())["stages"]["dense"]
+    assert (stage["kind"], stage["factory"]) == (config["kind"], KINDS[config["kind"]])
+    rows = pq.read_table(run.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
+    texts = {row["query_id"]: row["text"] for row in rows}
+    searching = LoadedSystem.load(system, threads=1)
+    for query, ranked in list(lists(run, "retriever ranking (test)").items())[:3]:
+        assert [hit.doc_id for hit in searching.search(texts[query], 5)] == ranked[:5]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", ["example.py", texts[query], "5"])
+            said()
+            runpy.run_path(str(system / "example.py"), run_name="__main__")
+        assert [line.split("\t")[0] for line in said()[0].splitlines() if line] == ranked[:5]

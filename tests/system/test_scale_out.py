@@ -132,7 +132,7 @@ def there(sign, name):
 
 store = Path(sys.argv[sys.argv.index("--store") + 1])
 signs = {
-    "encode_documents-*/documents-*.npy": "fill_batch",
+    "encode_documents-*/documents-*.npy": "MapProcess",
     "train-*/checkpoints/update-000002": "RayTrainWorker",
 }
 for sign, name in signs.items():
@@ -160,7 +160,7 @@ def test_a_run_survives_the_loss_of_nodes(
     place = tiny.place(tmp_path / "lost", tree, **profile)
     said = on_nodes(LOSING, place)
     assert [line for line in said.splitlines() if line.startswith("lost")] == [
-        "lost a node: fill_batch",
+        "lost a node: MapProcess",
         "lost a node: RayTrainWorker",
     ]
     other = tiny.place(tmp_path / "undisturbed", tree, **{**profile, "address": None, "object_store_mb": 100})

@@ -20,8 +20,8 @@ import psutil
 from sparring.components.rng import keyed_rng
 from sparring.workflows import ROOT
 from sparring.workflows.chaos import victims
+from sparring.workflows.distributed.ray_map import MAX_DEATHS
 from sparring.workflows.distributed.session import socket_folder
-from sparring.workflows.distributed.shards import MAX_DEATHS
 from sparring.workflows.store.progress import read_progress
 from sparring.workflows.store.store import LOCK, RECORD
 

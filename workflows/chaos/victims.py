@@ -25,7 +25,7 @@ DRIVER, JAVA = "driver", "Java"
 VICTIMS = {
     DRIVER: Victim((), 4),
     JAVA: Victim((sys.executable, "java.serve"), 1, 3.0),
-    "map worker": Victim(("ray::", "MapBatches("), 4, 1.0),
+    "map worker": Victim(("ray::", "MapProcess"), 4, 1.0),
     "train worker": Victim(("ray::", "RayTrainWorker"), 4, 5.0),
     "node": Victim(("--raylet_socket_name",), 1),
     "head": Victim(("/gcs_server",), 1),

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from sparring.components.config import UserError
-from sparring.components.data.tables import GROUPS, QUERIES, pieces, read, records
+from sparring.components.data.tables import GROUPS, QUERIES, pieces, read, records, rows_in
 from sparring.components.sources import flagembedding, sentence_transformers, tevatron
 from sparring.components.sources.records import Document
 from sparring.components.sources.training_groups import Given
@@ -43,7 +41,7 @@ def write(nodes: list[Step], store: Store, folder: Path, kind: str) -> Iterator[
         data = node.inputs["data"]
         store.fetch([node], "groups.parquet")
         store.fetch([data], "documents.parquet", "queries.parquet")
-        if pq.read_metadata(store.path(node) / "groups.parquet").num_rows:
+        if rows_in(store.path(node) / "groups.parquet"):
             name = node.label.replace(": ", "-").replace(" ", "-").replace("/", "-")
             yield FORMATS[kind](_given(store.path(node) / "groups.parquet", store.path(data)), folder, name)
 

@@ -123,7 +123,7 @@ def _steps(keys: Keys, contents: Inspection, file: Path, unread: dict[str, str])
     steps: tuple[str, ...] = _next(file, contents)
     if bad:
         steps = (
-            "leave out the records that cannot be used; or fix the files, and run without `--set data.on_bad=drop`:",
+            "fix the files and leave `--set data.on_bad=drop` out, or drop the records that cannot be used:",
             *steps,
         )
     if not contents.queries.count and any(reason.startswith("columns ") for reason in unread.values()):

@@ -14,7 +14,7 @@ from sparring.components.sources.base import Source
 from sparring.components.sources.languages import VARIANTS, Sample, languages_of, name_of, spoken
 from sparring.components.sources.records import Document, Query
 
-FIRST = 2_000
+FIRST = 500
 """Number of documents, and of queries, that `plan` reads."""
 SPELLED_OUT = 0.5
 """Share of letters that a model reads one by one from which its vocabulary is said to lack the language."""

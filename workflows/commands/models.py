@@ -10,9 +10,10 @@ from typing import Any
 from sparring.components.config import UserError, listing
 from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.files import read_json
+from sparring.components.retrieval.stage import RetrieverStage
 from sparring.components.systems import config as configs
-from sparring.components.systems.config import DenseStage, RankerStage
 from sparring.components.systems.loaded import LoadedEncoder, PairScorer
+from sparring.components.systems.stages.ranker import RankerStage
 from sparring.workflows.commands.shared_arguments import add_cluster, add_config, opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.limits import cores
@@ -58,7 +59,7 @@ def load_encoder(arguments: argparse.Namespace) -> LoadedEncoder:
         return stage.retriever, {"precision": stage.encode.precision, "vectors": stage.encode.vectors}
 
     def of_folder(config: configs.SystemConfig) -> tuple[str, dict[str, str]] | None:
-        stage = next((stage for stage in config.stages.values() if isinstance(stage, DenseStage)), None)
+        stage = next((stage for _, stage in config.of_kind(RetrieverStage)), None)
         return None if stage is None else (stage.retriever, {"precision": stage.precision, "vectors": stage.vectors})
 
     folder, options = _located(arguments, "retriever", of_run, of_folder)
@@ -76,7 +77,7 @@ def load_ranker(arguments: argparse.Namespace) -> PairScorer:
         return (stages[-1].ranker.step, {"precision": stages[-1].depth.precision}) if stages else None
 
     def of_folder(config: configs.SystemConfig) -> tuple[str, dict[str, str]] | None:
-        stages = [stage for stage in config.stages.values() if isinstance(stage, RankerStage)]
+        stages = [stage for _, stage in config.of_kind(RankerStage)]
         return (stages[-1].folder, {"precision": stages[-1].precision}) if stages else None
 
     folder, options = _located(arguments, "ranker", of_run, of_folder)

@@ -1,5 +1,5 @@
-"""Answer queries over HTTP: a page to search with, and a JSON API, of all systems of a finished run. A system's folder,
-as `export` writes it, takes the config's place. Models and indexes are opened once. Stop it with Ctrl-C."""
+"""Answer queries over HTTP, with a search page and a JSON API, using all systems of a finished run. The folder of an
+exported system can replace the config. Models and indexes are opened once. Stop the service with Ctrl-C."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ from sparring.workflows.store.availability import finished
 
 PORT = 8000
 TOKEN_CHARACTERS = 16
-"""The least that a token has."""
+"""Minimum number of characters of a token."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Check what is there, open it and answer until it is stopped."""
+    """Check that everything is there, open it, and answer until Ctrl-C."""
     from sparring.workflows.serving import marks
     from sparring.workflows.serving.access import is_loopback
     from sparring.workflows.serving.deployment import Service, free_port, run
@@ -85,7 +85,8 @@ def call(arguments: argparse.Namespace) -> None:
     if not file.parent.is_dir():
         raise UserError(f"--marks: {file.parent} is no folder")
     marks.Marks(file)
-    machine = resolve_machine(cluster if cluster.mode == "ray" else cluster.model_copy(update={"device": "cpu"}))
+    # Without an address the service runs in this process, and needs no Ray to find GPUs.
+    machine = resolve_machine(cluster if cluster.address else cluster.model_copy(update={"mode": "inline"}))
     served = replace(served, models={"cuda": machine.cuda, "batch_tokens": machine.batch_tokens})
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
 
@@ -101,12 +102,12 @@ def call(arguments: argparse.Namespace) -> None:
 
     announced = running.announced(checked.folder, service.url, checked.identity, checked.systems, LIMITS)
     with at_work(checked.folder), announced:
-        run(service, cluster, ready)
+        run(service, machine, ready)
     print("Stopped.", flush=True)
 
 
 def _make_folder(arguments: argparse.Namespace) -> None:
-    """Make a finished run's folder, which the store does not have; NotMade where it is not finished."""
+    """Make the folder of a finished run. NotMade if the run is not finished."""
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     check_places(arguments, experiment, store, ())

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from sparring.components.files import read_json, write_json
 from sparring.components.models import model_card
+from sparring.components.retrieval.stage import RetrieverStage
 from sparring.components.systems import documents, example
 from sparring.components.systems.card import CARD, Measured, card
-from sparring.components.systems.config import DOCUMENTS, SYSTEM, DenseStage, RankerStage, SystemConfig
+from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
+from sparring.components.systems.stages.ranker import RankerStage
 from sparring.workflows.commands import cards
 from sparring.workflows.report.metrics import METRICS
 from sparring.workflows.report.verdict import verdict_of
@@ -37,8 +39,8 @@ def write(folder: Path, config: SystemConfig, deployment: Deployment, store: Sto
 
 def models(config: SystemConfig, deployment: Deployment) -> dict[str, Step]:
     """List the steps that made a system's models, by the models' folders."""
-    folders = {name: stage.retriever for name, stage in config.stages.items() if isinstance(stage, DenseStage)}
-    folders |= {name: stage.folder for name, stage in config.stages.items() if isinstance(stage, RankerStage)}
+    folders = {name: stage.retriever for name, stage in config.of_kind(RetrieverStage)}
+    folders |= {name: stage.folder for name, stage in config.of_kind(RankerStage)}
     return {folder: deployment.stages[name].models[0] for name, folder in folders.items()}
 
 

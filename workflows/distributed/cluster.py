@@ -79,18 +79,18 @@ class Cluster(Config):
     wait_seconds: int = Field(300, ge=0)
     """Seconds to wait for processors of a cluster that was joined. When a run starts, it waits for the processors that
     `train` asks for, if KubeRay or Ray's launcher may still start nodes. A step waits for processors whose node has
-    died, and then fails. `submit` waits for a head node that is still starting. A training waits at least a minute for
-    processors that another driver uses."""
+    died, and then fails. `submit` waits for a head node that is still starting. A step waits at least a minute for
+    processors that other work uses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device that models run on. `auto` uses the GPUs if there are any when the run starts."""
     train: TrainPool = TrainPool(workers=1, threads=0)
     """Ray Train's workers. `threads: 0` divides the machine's cores among them."""
     map: Pool = Pool()
-    """Ray Data's workers that encode, search, and run other models over many rows."""
+    """Workers that encode, search, and run other models over many rows."""
     score: Pool | None = None
-    """Ray Data's workers that run rankers and query rerankers. Null uses the workers of `map`."""
+    """Workers that run rankers and query rerankers. Null uses the workers of `map`."""
     java: Pool = Pool()
-    """Ray Data's workers for BM25. Each has a JVM."""
+    """Workers for BM25. Each has a JVM."""
     object_store_mb: int = Field(300, ge=75)
     """Shared memory of a Ray that starts on this machine, in MB. Tables and vectors travel as files and need none."""
     max_tokens_per_pass: int | None = Field(None, ge=8)

@@ -47,8 +47,8 @@ class Machine:
 
     @property
     def resources(self) -> Resources:
-        """Processors that concurrent steps share."""
-        return Resources(self.cpus, self.gpus)
+        """Processors that concurrent steps share: those of this trial, if trials divide the machine."""
+        return Resources(max(1, self.cpus // self.parts), self.gpus / self.parts)
 
     @property
     def batch_tokens(self) -> int:

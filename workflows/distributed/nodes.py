@@ -13,7 +13,6 @@ from typing import Any
 from sparring.components.config import UserError, listing
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.store import s3
 
 SAY_SECONDS = 5.0
@@ -70,37 +69,6 @@ def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, sha
             f"the cluster has lost {kind}s that this step needs, and none came back in {cluster.wait_seconds} s "
             "(wait_seconds in the profile). Repeat the command when they are there."
         )
-
-
-def wait_for_room(ray: Any, cluster: Cluster, needs: Resources) -> None:
-    """Wait until one node of a cluster that was joined has the processors of one worker free.
-
-    An empty task asks Ray for the same processors, so Ray starts the task when it could start the worker, and the
-    autoscaler sees what is missing. RuntimeError after `wait_seconds`.
-    """
-    if cluster.address is None:
-        return
-    task = ray.remote(num_cpus=needs.cpus, num_gpus=needs.gpus)(_nothing).remote()
-    if ray.wait([task], timeout=min(SAY_SECONDS, cluster.wait_seconds))[0]:
-        return
-    count, kind = (needs.gpus, "GPU") if needs.gpus else (needs.cpus, "CPU")
-    wanted = f"{count:g} {kind}" + "s" * (count != 1)
-    print(
-        f"waiting for {wanted} of one node, at most {cluster.wait_seconds} s (wait_seconds in the profile): other work "
-        "on the cluster holds them",
-        file=sys.stderr,
-        flush=True,
-    )
-    if not ray.wait([task], timeout=max(0.0, cluster.wait_seconds - SAY_SECONDS))[0]:
-        ray.cancel(task, force=True)
-        raise RuntimeError(
-            f"no node had {wanted} free for a worker of this step within {cluster.wait_seconds} s (wait_seconds in the "
-            "profile). Repeat the command when the other work is done, or ask for fewer threads in the profile."
-        )
-
-
-def _nothing() -> None:
-    """Do nothing, once Ray has found a place for it."""
 
 
 def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, noun: str, who: str, note: str) -> bool:

@@ -24,20 +24,15 @@ from sparring.components.config import UserError
 from sparring.components.files import unwritable
 from sparring.components.timing import timed
 from sparring.workflows import PACKAGE
+from sparring.workflows.distributed import resources
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.leftovers import driver_of
 from sparring.workflows.distributed.limits import cores
-
-SPARE_CPUS = 2
-"""Number of logical CPUs for Ray Data's own tasks, in a Ray that starts on this machine. Training workers have further
-ones."""
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # one shard may take hours, such as a large index
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Ray's C++ code logs for users what also comes as a clearer exception, such as that a process died.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -66,7 +61,7 @@ def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
     set_ray_environment()
     if not cluster.address:
         _require_token()
-        # Nobody can see the metrics, and Ray never frees those of a dataset: 2.6 GB in two hours of short steps.
+        # Nobody can see the metrics, and Ray never frees some of them: 2.6 GB in two hours of short steps.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
     import logging
 
@@ -118,8 +113,7 @@ def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
             ray.init(
                 address="local",  # never another cluster that happens to run on this host
                 include_dashboard=False,
-                # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
-                num_cpus=cores() + SPARE_CPUS + trainings,
+                num_cpus=cores() + trainings,  # logical: the processes of maps ask for none (`ray_map.Kind`)
                 object_store_memory=cluster.object_store_mb * 2**20,
                 _temp_dir=str(place / "ray"),
                 object_spilling_directory=tempfile.gettempdir(),  # it may be large where `place` is small
@@ -244,6 +238,14 @@ def node_name() -> str:
     return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"
 
 
+def session_id() -> str:
+    """Name the present session of Ray, which differs from all earlier sessions. Return "" if there is none."""
+    import ray
+
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{context.get_node_id()} {context.get_job_id()}" if context else ""
+
+
 def stop_ray() -> None:
     """Leave Ray, if this process has started or joined it."""
     if "ray" in sys.modules:
@@ -251,6 +253,7 @@ def stop_ray() -> None:
 
         import ray
 
-        for name in ("ray", "ray.data"):  # messages of threads that are still at work explain nothing
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        # Messages of threads that are still at work explain nothing.
+        logging.getLogger("ray").setLevel(logging.CRITICAL + 1)
         ray.shutdown()
+        resources.forget_warm()

@@ -1,7 +1,11 @@
-"""The worker's side of the map over shards: a Ray process that fills one shard after another.
+"""The worker's side of the map over shards: a process that fills one shard after another.
 
-A Ray process stays from one step to the next with everything that it has imported. Within a step it also keeps its
-worker, with the model that it has loaded.
+A process stays from one step to the next with everything that it has imported. Within a step it also keeps its worker,
+with the model that it has loaded.
+
+A process on a GPU has up to three shards at once. It reads the next one and writes the previous one to the disk while
+the GPU computes the present one. A process on CPUs has no such idle processor. It works in its main thread alone,
+because glibc and OpenMP serve this thread best.
 """
 
 import json
@@ -10,11 +14,11 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
-from sparring.components import timing
+from sparring.components import progress, timing
 from sparring.components.compute.processor import release_memory
 from sparring.components.config import UserError
 from sparring.components.files import replacing
@@ -22,8 +26,8 @@ from sparring.workflows.distributed.session import node_name
 from sparring.workflows.store import cache, s3, transfer
 from sparring.workflows.store.availability import remade
 
-IDLE_SECONDS = 2.0
-"""Seconds without a shard after which a process frees its worker, with its model and its memory."""
+UNITS_SECONDS = 0.5
+"""Seconds between two reports of the progress within a shard."""
 
 
 class Worker(Protocol):
@@ -32,6 +36,10 @@ class Worker(Protocol):
     The artifacts that the values name are downloaded from an object store before. A worker may name files that it
     downloads itself when it opens them, by `transfer.download`. They stand in its attribute `on_demand`: glob patterns
     by the name of the argument, for example `{"vectors": ("documents-*.npy",)}`.
+
+    A worker may also have a method `prepare(task)`, which reads what the task needs and returns the task with it. In a
+    process on a GPU another thread calls it while the worker computes the shard before. A method `close()` is called
+    at the end.
     """
 
     def __init__(self, *, threads: int, **constructor: Any) -> None: ...
@@ -47,7 +55,7 @@ class Filler:
     """A worker that fills shards of one directory."""
 
     def __init__(self, worker: type, out: Path, threads: int, constructor: dict[str, Any]) -> None:
-        self._out = s3.local_path(out)
+        self._out, self._computing = s3.local_path(out), threading.Lock()
         self._out.mkdir(parents=True, exist_ok=True)
         self._holds = cache.Holds()
         work = constructor.get("work")  # of a worker that does it in a child process
@@ -61,18 +69,36 @@ class Filler:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def fill(self, file: str, task: dict[str, Any]) -> dict[str, float]:
+    def fill(
+        self, file: str, task: dict[str, Any], on_units: Callable[[int], object] = lambda units: None
+    ) -> dict[str, float]:
         """Fill one shard, and return the worker's counts. The file appears whole or not at all.
 
-        A file that is already there is left alone, since a process that died may have finished it.
+        A file that is already there is left alone, since a process that died may have finished it. `on_units` is called
+        with units that are done within the shard. Threads may fill several shards at once. One of them computes, while
+        the remaining ones read and write.
         """
         counts: dict[str, float] = {}
         with cache.holding():
             if not (self._out / file).exists():
-                with replacing(self._out / file) as path, timing.timed("compute"):
-                    counts = self._worker(transfer.localize(task), path) or {}
+                task = transfer.localize(task)
+                if hasattr(self._worker, "prepare"):
+                    with timing.timed("files"):
+                        task = self._worker.prepare(task)
+                # On leaving, the lock is released before the file is synchronised with the disk.
+                with (
+                    replacing(self._out / file) as path,
+                    self._computing,
+                    progress.listening(on_units),
+                    timing.timed("compute"),
+                ):
+                    counts = self._worker(task, path) or {}
             transfer.upload(self._out / file)
         return counts
+
+    def units_of(self, file: str) -> "UnitsFile":
+        """Return the file of the units that are done within a shard."""
+        return UnitsFile(self._out, file)
 
     def close(self) -> None:
         """Free what the worker holds."""
@@ -81,75 +107,137 @@ class Filler:
         self._holds.close()
 
 
-def fill_batch(batch: dict[str, Any], *, filler: dict[str, Any], map_id: str) -> Iterator[dict[str, Any]]:
-    """Fill a batch of shards for Ray Data. Yield a row for each shard as soon as it is done, and none after one that
-    failed.
+class Report(NamedTuple):
+    """Report of a process on a shard or on the start of a map: counts and times, or why it failed."""
 
-    An error is returned as text in its row. If raised, it would reach the driver as one of Ray's, with Ray's advice.
-    """
-    for file, size, task in zip(batch["file"], batch["size"], batch["task"], strict=True):
-        row: dict[str, Any] = {"size": int(size), "counts": "", "time": "", "mistake": "", "failure": ""}
-        try:
-            timing.set_node(node_name())
-            timing.drain()  # leftovers of a shard that failed
-            row["counts"] = json.dumps(_resident.fill(file, json.loads(task), filler, map_id))
-            row["time"] = json.dumps(timing.drain())
-        except UserError as error:
-            row["mistake"] = str(remade(error))
-        except Exception:
-            process = f"In process {os.getpid()} on {socket.gethostname()}:\n"
-            row["failure"] = process + traceback.format_exc()
-        yield {name: [value] for name, value in row.items()}
-        if row["mistake"] or row["failure"]:
-            return
+    counts: dict[str, float]
+    time: list[timing.Interval]
+    mistake: str = ""
+    """Text of a user's mistake."""
+    failure: str = ""
+    """Traceback of any other error. If raised, it would reach the driver as one of Ray's, with Ray's advice."""
+    skipped: bool = False
+    """Nothing was done, because an earlier shard of the map has failed in the same process."""
 
 
-class FillOnGPU:
-    """`fill_batch` as a class, from which Ray Data makes an actor."""
+class MapProcess:
+    """Ray actor that fills the shards of one map after another."""
 
-    def __init__(self, **arguments: Any) -> None:
-        self._arguments = arguments
-
-    def __call__(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        yield from fill_batch(batch, **self._arguments)
-
-
-class _Resident:
-    """Keeps this process's filler from shard to shard of one step.
-
-    Ray does not tell a process that a step is over. So a timer frees the filler when no shard has come for a while.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, idle_seconds: float | None) -> None:
+        """Start the process. It ends after `idle_seconds` without work, or never if None."""
         self._lock = threading.Lock()
         self._filler: Filler | None = None
-        self._map_id, self._last_used = "", 0.0
+        self._over, self._failed = "", ""
+        self._busy, self._last_used = 0, time.monotonic()
+        if idle_seconds is not None:
+            threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
 
-    def fill(self, file: str, task: dict[str, Any], filler: dict[str, Any], map_id: str) -> dict[str, float]:
-        """Fill a shard of the map with this id, with the filler that the map's first shard in this process has made."""
-        with self._lock:
-            if map_id != self._map_id:
-                self._free()
-            self._filler, self._map_id = self._filler or Filler(**filler), map_id
-            try:
-                return self._filler.fill(file, task)
-            finally:
-                self._last_used = time.monotonic()
-                timer = threading.Timer(IDLE_SECONDS, self._free_if_idle)
-                timer.daemon = True
-                timer.start()
+    def node(self) -> str:
+        """Return the id of the Ray node that this process runs on. The answer shows that the process has started."""
+        import ray
 
-    def _free_if_idle(self) -> None:
-        with self._lock:
-            if time.monotonic() - self._last_used >= IDLE_SECONDS:
+        timing.set_node(node_name())
+        return str(ray.get_runtime_context().get_node_id())
+
+    def begin(self, map_id: str, filler: dict[str, Any]) -> Report:
+        """Make the filler for a map's shards from its arguments. The process has no other map then."""
+
+        def work() -> dict[str, float]:
+            self._free()
+            made = Filler(**filler)
+            with self._lock:
+                self._filler = made
+            if map_id == self._over:  # finished meanwhile by other processes
                 self._free()
+            return {}
+
+        return self._reported(map_id, work)
+
+    def fill(self, map_id: str, file: str, task: dict[str, Any]) -> Report:
+        """Fill a shard of the map that has begun. After an error this process fills no further shard of the map."""
+        if map_id == self._failed:
+            return Report({}, [], skipped=True)
+        filler = self._filler
+        assert filler is not None
+
+        def work() -> dict[str, float]:
+            with filler.units_of(file) as units:
+                return filler.fill(file, task, units.add)
+
+        return self._reported(map_id, work)
+
+    def finish(self, map_id: str) -> None:
+        """Free the filler of a map that is over."""
+        self._over = map_id
+        self._free()
+
+    def _reported(self, map_id: str, work: Callable[[], dict[str, float]]) -> Report:
+        with self._lock:
+            self._busy += 1
+        timing.drain()  # leftovers of a shard that failed
+        try:
+            return Report(work(), timing.drain())
+        except UserError as error:
+            self._failed = map_id
+            return Report({}, [], mistake=str(remade(error)))
+        except Exception:
+            self._failed = map_id
+            process = f"In process {os.getpid()} on {socket.gethostname()}:\n"
+            return Report({}, [], failure=process + traceback.format_exc())
+        finally:
+            with self._lock:
+                self._busy, self._last_used = self._busy - 1, time.monotonic()
 
     def _free(self) -> None:
-        filler, self._filler, self._map_id = self._filler, None, ""
+        with self._lock:
+            filler, self._filler = self._filler, None
         if filler is not None:
             filler.close()
             del filler
             release_memory()
 
+    def _end_when_idle(self, idle_seconds: float) -> None:
+        import ray
 
-_resident = _Resident()
+        while True:
+            time.sleep(idle_seconds / 4)
+            with self._lock:
+                if not self._busy and time.monotonic() - self._last_used > idle_seconds:
+                    ray.kill(ray.get_runtime_context().current_actor)
+
+
+class UnitsFile:
+    """Hidden file next to a shard with the number of units that are done within it. The driver reads it (`units_in`).
+
+    If the store is on S3, the driver sees only the files of its own node.
+    """
+
+    def __init__(self, out: Path, file: str) -> None:
+        self._path = units_path(out, file)
+        self._units, self._written = 0, time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def add(self, units: int) -> None:
+        """Count more units as done."""
+        self._units += units
+        if time.monotonic() - self._written > UNITS_SECONDS:
+            self._path.write_text(json.dumps(self._units))
+            self._written = time.monotonic()
+
+
+def units_path(out: Path, file: str) -> Path:
+    """Return the place of a shard's file of units."""
+    return out / f".{file}.units"
+
+
+def units_in(out: Path, file: str) -> int:
+    """Read how many units of a shard are done, as far as the shard's process has said."""
+    try:
+        return int(units_path(out, file).read_text())
+    except (FileNotFoundError, ValueError):  # nothing yet, or in the middle of a write
+        return 0

@@ -16,7 +16,7 @@ from sparring.workflows.distributed import nodes, ray_train
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.ray_train import GroupSpec, Work
 from sparring.workflows.distributed.resources import Resources, reserve
-from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.distributed.session import ray_session, session_id
 from sparring.workflows.distributed.task_queue import TaskQueue
 
 
@@ -79,7 +79,7 @@ class _Group:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self.spec, self.busy, self._session = spec, False, _session()
+        self.spec, self.busy, self._session = spec, False, session_id()
         same_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._queue = ray.remote(num_cpus=0, scheduling_strategy=same_node)(TaskQueue).remote(spec.workers)
         # Not in a thread of this process: leaving Ray while a thread waits in its C++ code can abort or hang.
@@ -122,7 +122,7 @@ class _Group:
     def _is_alive(self) -> bool:
         import ray
 
-        return self._session == _session() and not ray.wait([self._fit], timeout=0)[0]
+        return self._session == session_id() and not ray.wait([self._fit], timeout=0)[0]
 
     def _failure_reason(self) -> Exception:
         """Return the reason why the workers ended before the task was done."""
@@ -132,11 +132,3 @@ class _Group:
             return ray.get(self._fit) or ray_train.failure_reason(None)
         except ray.exceptions.RayError as error:  # the process that ran `fit` died
             return ray_train.failure_reason(error)
-
-
-def _session() -> str:
-    """Name the present session of Ray, which differs from all earlier sessions. Return "" if there is none."""
-    import ray
-
-    context = ray.get_runtime_context() if ray.is_initialized() else None
-    return f"{context.get_node_id()} {context.get_job_id()}" if context else ""

@@ -34,6 +34,7 @@ SECONDS = {
     "lucene.lucene_feedback": 8e-3,
     "lucene.lucene_index": 1e-6,
     "lucene.lucene_search": 8e-3,
+    "mine.mine": 3e-4,
     "neighbours": 2e-5,
     "quantise.rescore": 2e-5,
     "search": PRODUCT,
@@ -79,8 +80,9 @@ class Rates:
 
     def seconds(self, node: Step, work: Work) -> float:
         """Time a step, with what it starts if no step before it has."""
-        name = short_name(function_name(node.function))
-        return self._starts(work) + self._works(name, work)
+        name, workers = short_name(function_name(node.function)), self.site.workers("map", gpu=False)
+        on_cpus = (work.alone + work.after / workers) * self.slowness
+        return self._starts(work) + self._works(name, work) + on_cpus
 
     def _starts(self, work: Work) -> float:
         ray, models = self.site.cluster.mode == "ray" and work.pool != "driver", work.model is not None

@@ -34,6 +34,9 @@ SELF_CHECK = 32
 """Rows whose training takes as long as a training's self-check."""
 TARGET, ANSWER, IN_FILE = 20.0, 4.0, 15.0
 """Mean tokens of a generator's target, of an answer, and of an expansion in a file."""
+ORDERED_ID, WRITTEN_ROW, READ_ROW, JUDGED_QUERY = 2.3e-6, 7.5e-7, 5e-7, 5e-5
+"""Seconds of the reference core to order a document's id, to merge and write a row of a ranking, to read a row or an id
+for mining, and to collect the documents that are relevant to a query."""
 MORE_MEMORY = "a machine with more memory"
 
 
@@ -90,6 +93,10 @@ class Work:
     """True if the units are products of vectors' numbers, which a GPU computes faster."""
     read_seconds: float = 0.0
     """Seconds to read one record of the source. If 0, they were not measured."""
+    alone: float = 0.0
+    """Seconds of the reference core that the first worker takes while the others wait."""
+    after: float = 0.0
+    """Seconds of reference cores that workers without GPUs share after the rest."""
 
 
 def work_of(function: str, site: Site, inputs: Mapping[str, Any]) -> Work | None:
@@ -365,7 +372,7 @@ def _train(site: Site, inputs: Inputs) -> Work:
     moments = 0.0 if config.optimizer == "adafactor" else 8.0
     chained = config.carry == "all" or config.schedule_updates is not None
     queries = (groups.queries if groups is not None else None) or config.batch
-    repeated = f"a batch of {config.batch:,} has each of the {queries:,} training queries up to "
+    repeated = f"a batch of {config.batch:,} is larger than the {queries:,} training queries, so a query repeats up to "
     return Work(
         amount=per_row * (config.updates * config.batch + validated + SELF_CHECK),
         makes=model,
@@ -416,18 +423,21 @@ def _whiten(site: Site, inputs: Inputs) -> Work:
 
 
 def _search(site: Site, inputs: Inputs) -> Work:
-    """Products of queries and documents; a row of the ranking takes as long as 30,000."""
+    """Products of queries and documents. The first worker orders the documents' ids. Then CPU workers merge the lists
+    of all runs of documents, and write them."""
     documents, queries, index = inputs.data.documents, inputs.queries.count, inputs.get("index")
     makes = Ranking(queries, min(inputs.k * inputs.get("times", 1), documents))
-    needs = [Need("ids of all documents and their order", 40.0 * documents, "driver")]
+    needs = [Need("ids of all documents and their order", 40.0 * documents, "one")]
     looks = queries * float(documents)
     if index is not None:
         looks = queries * index.looks + min(inputs.config.sample, queries) * float(documents)
         needs.append(Need(f"an index {index.factory}", index.bytes, "one", index.advice))
     return Work(
-        amount=looks * inputs.vectors.width + 3e4 * makes.rows,
+        amount=looks * inputs.vectors.width,
         makes=makes,
         pool="map",
+        alone=ORDERED_ID * documents,
+        after=WRITTEN_ROW * makes.rows,
         scratch=8.0 * makes.rows * -(-documents // 2**20),
         needs=tuple(needs),
         multiplies=True,
@@ -466,10 +476,17 @@ def _choose_neighbours(site: Site, inputs: Inputs) -> Work:
 def _mine(site: Site, inputs: Inputs) -> Work:
     config, ranking = inputs.config, inputs.ranking
     makes = Groups(inputs.groups, 1 + config.negatives + config.random, inputs.data.count(inputs.split))
+    stored = 0 if ranking is None else ranking.rows
     read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
-    held = 40.0 * (inputs.data.documents + read)
-    needs = (Need("ids of all documents, and the ranking that negatives come from", held, "driver"),)
-    return Work(amount=inputs.data.documents + read + 5.0 * inputs.groups, makes=makes, needs=needs)
+    judged = inputs.data.count(inputs.split)
+    needs = (Need("the ranking that negatives come from, and what is relevant", 40.0 * read + 500.0 * judged, "one"),)
+    return Work(
+        amount=makes.groups + makes.rows / 150,  # a group takes as long as 150 candidates
+        makes=makes,
+        pool="map",
+        alone=READ_ROW * (inputs.data.documents + stored) + JUDGED_QUERY * judged,
+        needs=needs,
+    )
 
 
 def _results(site: Site, inputs: Inputs) -> Work:

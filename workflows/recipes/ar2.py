@@ -24,16 +24,17 @@ from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import fused_with_bm25, refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
-from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
+from sparring.workflows.stages.training import ScreenInputs, mine_groups, mined_k, mining, phase, train_model
 from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 from sparring.workflows.store.dag import in_phase
 from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.lexical import Lexical
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.phases import EVALUATION, WARM_UP, round_name
 from sparring.workflows.systems.reranked import Reranked
 from sparring.workflows.systems.rows import Outcome, note_on
-from sparring.workflows.systems.system import System
+from sparring.workflows.systems.system import Rankings, System
 
 Control = Literal["in-batch", "ance"]
 
@@ -147,6 +148,12 @@ class Config(StartedConfig, SizesKey):
         """Check whether a round's ranking is reranked and measured."""
         return round == self.rounds or ("rounds" in self.other_rerankings and self.refreshes_after(round))
 
+    @property
+    def mined_k(self) -> int:
+        """Number of documents of a training query's ranking. Priors look up scores in it, so they need all `k`."""
+        phases = (self.retriever.warm, self.retriever.game, self.ranker.warm, self.ranker.game)
+        return self.k if self.ranker.prior is not None else mined_k(self.k, *phases)
+
     def in_round(self, i: int, phase: TrainingPhase) -> TrainingPhase:
         """Return the training of one round."""
         return phase.model_copy(update={"train": in_round(phase.train, i, self.rounds)})
@@ -244,7 +251,7 @@ class Game:
             self.label("warm retriever"),
             self.collection,
             start,
-            rankings=self.collection.bm25 if warm.mine.negatives > 0 else None,
+            rankings=self.mining(self.collection.lexical) if warm.mine.negatives > 0 else None,
             seed=[self.seed, "warm retriever"],
             config=warm,
             part="warm-up",
@@ -259,7 +266,7 @@ class Game:
             self.label("warm ranker"),
             self.collection,
             start,
-            rankings=retrieval.ranking,
+            rankings=self.mining(retrieval),
             seed=[self.seed, "warm ranker"],
             config=self.config.ranker.warm,
             inputs=ScreenInputs(vectors=retrieval.vectors),
@@ -278,7 +285,7 @@ class Game:
         groups = mine_groups(
             self.label(f"retriever {i} groups"),
             self.collection,
-            rankings=retrieval.ranking,
+            rankings=self.mining(retrieval),
             seed=seed,
             config=config,
             inputs=ScreenInputs(ranker, retrieval.vectors),
@@ -290,7 +297,7 @@ class Game:
             self.collection,
             retriever,
             rows=judged,
-            rankings=retrieval.ranking,
+            rankings=self.mining(retrieval),
             seed=seed,
             config=config,
         )
@@ -301,7 +308,7 @@ class Game:
             self.label(f"ranker {i}"),
             self.collection,
             ranker,
-            rankings=retrieval.ranking,
+            rankings=self.mining(retrieval),
             seed=[self.seed, "ranker", i],
             config=self.config.in_round(i, self.config.ranker.game),
             inputs=ScreenInputs(ranker, retrieval.vectors),
@@ -364,7 +371,7 @@ class Game:
                 label,
                 self.collection,
                 retriever,
-                rankings=retrieval.ranking,
+                rankings=self.mining(retrieval),
                 seed=[self.seed, "retriever", i],
                 config=config.in_round(i, training),
                 inputs=ScreenInputs(vectors=retrieval.vectors),
@@ -375,6 +382,10 @@ class Game:
                 on_curve = i if name == "ance" and config.rounds > 1 else None
                 system = f"control: {name}" if last else f"control: {name} {i}"
                 self.results.add(system, retrieval, seed=self.seed, round=on_curve, entropy=True)
+
+    def mining(self, system: Dense | Lexical) -> Rankings:
+        """Rank a system's documents for the negatives of all trainings."""
+        return mining(system, self.config.mined_k)
 
     def label(self, text: str) -> str:
         """Return a step's label, with the seed if there are several."""

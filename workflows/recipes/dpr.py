@@ -20,7 +20,7 @@ from sparring.workflows.stages.config import (
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
-from sparring.workflows.stages.training import phase
+from sparring.workflows.stages.training import mined_k, mining, phase
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.mine import MineConfig
 from sparring.workflows.store.dag import in_phase
@@ -76,13 +76,15 @@ def build(config: Config) -> Outcome:
             with in_phase(TRAINING):
                 for stage, training in stages.items():
                     if training is not None:
+                        config_of_phase = config.phase(training)
+                        negatives = mining(collection.lexical, mined_k(config.k, config_of_phase))
                         retriever = phase(
                             seeded(stage, seed, config),
                             collection,
                             retriever,
-                            rankings=collection.bm25 if config.negatives.negatives > 0 else None,
+                            rankings=negatives if config.negatives.negatives > 0 else None,
                             seed=[seed, stage],
-                            config=config.phase(training),
+                            config=config_of_phase,
                         )
                 last = results.refresh("retriever", retriever, seed=seed, entropy=True)
         sizes.add("start model" if config.train is None else "retriever", last, config.sizes, seed=seed)

@@ -15,14 +15,16 @@ from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.starting import StartedConfig, started
-from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
+from sparring.workflows.stages.training import ScreenInputs, mine_groups, mined_k, mining, phase, train_model
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 from sparring.workflows.store.dag import in_phase
 from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.lexical import Lexical
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.reranked import Reranked
 from sparring.workflows.systems.rows import Outcome, note_on, system_names
+from sparring.workflows.systems.system import Rankings
 
 
 class RankerPhase(TrainingPhase):
@@ -172,7 +174,7 @@ class Pipeline:
         """Train retriever 1, 2 or 3 with negatives that BM25 or the previous retriever ranks high (Eq. 3), and retrieve
         with it."""
         name = name or f"retriever {stage}"
-        negatives = self.collection.bm25 if before is None else before.ranking
+        negatives = self.mining(self.collection.lexical if before is None else before)
         with in_phase(f"retriever {stage}"):
             retriever = phase(
                 self.label(name),
@@ -196,7 +198,7 @@ class Pipeline:
             self.label("ranker"),
             self.collection,
             self.collection.initial_model(label, config.model, objective="ranker", encoder=taken),
-            rankings=retrieval.ranking,
+            rankings=self.mining(retrieval),
             seed=[self.seed, "ranker"],
             config=config,
             inputs=ScreenInputs(vectors=retrieval.vectors),
@@ -216,7 +218,7 @@ class Pipeline:
         groups = mine_groups(
             self.label(f"{name} groups"),
             self.collection,
-            rankings=before.ranking,
+            rankings=self.mining(before),
             seed=seed,
             config=config,
             inputs=ScreenInputs(teacher.ranker, before.vectors),
@@ -227,11 +229,17 @@ class Pipeline:
             self.collection,
             encoder,
             rows=judged,
-            rankings=before.ranking,
+            rankings=self.mining(before),
             seed=seed,
             config=config,
         )
         return self.results.refresh(name, retriever, seed=self.seed)
+
+    def mining(self, system: Dense | Lexical) -> Rankings:
+        """Rank a system's documents for the negatives of all stages."""
+        config = self.config
+        stages = (config.retriever_1, config.retriever_2, config.retriever_3, config.ranker, config.distilled)
+        return mining(system, mined_k(config.k, *stages))
 
     def label(self, text: str) -> str:
         """Return a step's label, with the seed if there are several."""

@@ -1,10 +1,10 @@
-"""The service's paths: the page, the JSON that it speaks, health and metrics."""
+"""Paths of the service: the page, the JSON API, health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Annotated, Any
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI
 from fastapi import Query as InAddress
@@ -18,21 +18,41 @@ from sparring.workflows import ROOT
 from sparring.workflows.report.page import templates
 from sparring.workflows.serving.access import GONE, Application, Gate
 from sparring.workflows.serving.answering import Answering, Unknown
-from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.marks import qrels, queries
 from sparring.workflows.serving.metrics import FORMAT
 from sparring.workflows.serving.questions import Answer, Asked, Mark, Problem, Question, Systems
 
 TEMPLATES = ROOT / "workflows" / "serving" / "templates"
-ABOUT = """Search with what a run of Sparring has trained. Where the service wants a token, every path but `/` and
-`/health` takes it as `Authorization: Bearer TOKEN`."""
+ABOUT = """Search with the systems of a run of Sparring. If the service requires a token, send it as
+`Authorization: Bearer TOKEN`. Only `/` and `/health` need none."""
 
 UNDECODED = "the body cannot be read: it is no UTF-8, or its lists are too deep, or a number has too many digits"
 
 
+class KeepsMarks(Protocol):
+    """A place for marks: a file (`marks.Marks`), or the actor that replicas share."""
+
+    def all(self) -> list[Mark]:
+        """List the marks that hold."""
+
+    def add(self, mark: Mark) -> None:
+        """Add a mark. OSError if it cannot be written."""
+
+
 def application(
-    answering: Answering, marks: Marks, *, facts: dict[str, Any], token: str | None, loopback: bool
+    answering: Answering,
+    marks: KeepsMarks,
+    *,
+    facts: dict[str, Any],
+    token: str | None,
+    loopback: bool,
+    metrics: Callable[[], bytes] | None = None,
 ) -> Application:
-    """Put all paths behind their gate. `facts` are what `/health` returns besides the status."""
+    """Build the application with all paths behind their gate.
+
+    `facts` are the keys of `/health` besides the status. `metrics` computes the text of `/metrics`. If None, it has the
+    metrics of this process alone.
+    """
     app = FastAPI(
         title="Sparring",
         description=ABOUT,
@@ -49,17 +69,17 @@ def application(
 
     @app.get("/systems")
     async def systems() -> Systems:
-        """The systems that can be asked, and the limits of a request."""
+        """List the systems, and the limits of a request."""
         return answering.described()
 
     @app.post("/search", response_model=Answer)
     async def search(request: Request, question: Question) -> Response:
-        """The documents that one or more queries find, best first."""
+        """Search for one or more queries. Documents come best first."""
         return await _awaited(request, answering.answer(question))
 
     @app.get("/search", response_model=Answer)
     async def search_one(request: Request, query: Annotated[Asked, InAddress()]) -> Response:
-        """The same for one query, in the address."""
+        """Search for one query in the address."""
         names = [name for name, _ in request.query_params.multi_items()]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{twice}: given twice; accepted: once (POST takes several queries)")
@@ -69,14 +89,15 @@ def application(
         question = Question(queries=queries, ids=ids, k=query.k, system=query.system)
         return await _awaited(request, answering.answer(question))
 
+    # These handlers wait for the disk or for an actor, so they are no coroutines: FastAPI runs them in threads.
     @app.get("/marks")
-    async def marked() -> list[Mark]:
-        """All marks that hold."""
+    def marked() -> list[Mark]:
+        """List all marks that hold."""
         return marks.all()
 
     @app.post("/marks")
-    async def mark(mark: Mark) -> Mark:
-        """Mark a document right or wrong for a query, or take the mark away."""
+    def mark(mark: Mark) -> Mark:
+        """Mark a document right or wrong for a query, or remove the mark."""
         if answering.documents.place(mark.doc_id) is None:
             raise Unknown(f"doc_id: no document is called {mark.doc_id!r}")
         try:
@@ -86,24 +107,24 @@ def application(
         return mark
 
     @app.get("/marks/qrels", response_class=PlainTextResponse)
-    async def qrels() -> Response:
-        """The marks as TREC's qrels: `query 0 document relevance`."""
-        return _download(marks.qrels(), "marks.qrels")
+    def marked_qrels() -> Response:
+        """Return the marks as TREC qrels: `query 0 document relevance`."""
+        return _download(qrels(marks.all()), "marks.qrels")
 
     @app.get("/marks/queries", response_class=PlainTextResponse)
-    async def queries() -> Response:
-        """The marked queries' ids, as the qrels have them, and texts, between them a tab."""
-        return _download(marks.queries(), "marks.queries.tsv")
+    def marked_queries() -> Response:
+        """Return the ids of the marked queries, as in the qrels, and their texts, separated by a tab."""
+        return _download(queries(marks.all()), "marks.queries.tsv")
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Health of the service, and the identity of its systems."""
+        """Return the health of the service, and the identity of its systems."""
         return {"status": "ok", **facts}
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Requests, errors, latencies and batch sizes, for Prometheus."""
-        return Response(answering.metrics.text(), media_type=FORMAT)
+    def measured() -> Response:
+        """Return counts of requests and errors, latencies and batch sizes, for Prometheus."""
+        return Response((metrics or answering.metrics.text)(), media_type=FORMAT)
 
     app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)  # as `wget --spider` asks
     _tell_errors(app)
@@ -112,7 +133,7 @@ def application(
 
 
 def _tell_errors(app: FastAPI) -> None:
-    """Answer what is wrong with a request, or with the service, in one sentence."""
+    """Answer a failed request with one sentence that says what is wrong."""
 
     @app.exception_handler(UserError)
     async def mistaken(_: Request, error: UserError) -> JSONResponse:
@@ -161,7 +182,7 @@ async def _gone(request: Request) -> None:
 
 
 def _json(answer: Answer) -> Response:
-    """Written once by pydantic, where FastAPI would check the whole answer again first."""
+    """Write an answer with pydantic. FastAPI would check the whole answer again first."""
     return Response(answer.model_dump_json(), media_type="application/json")
 
 

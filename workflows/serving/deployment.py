@@ -1,4 +1,8 @@
-"""Runs the service: with Ray Serve, or in this process where the profile says `mode: inline`."""
+"""Run the service: in this process with uvicorn, or on the nodes of a joined cluster with Ray Serve.
+
+On one machine Ray Serve adds a proxy and a scheduler between the client and the models, and gains nothing. On a cluster
+Ray Serve starts more replicas while many requests wait, and every node with a replica answers.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,41 @@ import logging
 import signal
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sparring.components.config import UserError
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.session import ray_session
-from sparring.workflows.serving import running
+from sparring.workflows.serving import metrics, running
 from sparring.workflows.serving.access import Application
+from sparring.workflows.serving.answering import TOGETHER
 from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.questions import Mark
 from sparring.workflows.serving.service import Served
 
 NAME = "sparring"
 WAITING = 4_096
-"""The most requests that wait; further ones are told to come again (503)."""
+"""Maximum number of waiting requests. Further requests get status 503."""
 STOP_SECONDS = 10.0
-"""For requests that are being answered when the service is stopped."""
+"""Seconds for unanswered requests when the service is stopped."""
+TARGET = TOGETHER // 4
+"""Number of unanswered requests of a replica above which Ray Serve starts another one. A replica answers up to
+`TOGETHER` requests at once, so more replicas come before requests wait for a second search."""
+SHARE_SECONDS = 5.0
+"""Seconds between the reports of a replica's metrics."""
 CONTROLLER = {"name": "SERVE_CONTROLLER_ACTOR", "namespace": "serve"}
-"""The actor that is there where Ray Serve runs."""
+"""The actor that exists on clusters with Ray Serve."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A service, in words that any process can start it by."""
+    """Description from which any process can start the service."""
 
     served: Served
     host: str
@@ -48,13 +61,15 @@ class Service:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
-    def application(self) -> Application:
-        """The service with its models and indexes open."""
+    def application(self, desk: Desk | None = None) -> Application:
+        """Open the models and indexes, and return the application. `desk` is for replicas."""
         from sparring.workflows.serving.application import application
 
+        answering = self.served.open()
         return application(
-            self.served.open(),
-            Marks(self.marks),
+            answering,
+            Marks(self.marks) if desk is None else desk,
+            metrics=answering.metrics.text if desk is None else desk.sharing(answering.metrics),
             facts={"identity": self.identity},
             token=self.token,
             loopback=self.loopback,
@@ -62,7 +77,8 @@ class Service:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port, or any free one for 0; UserError where another program has it or the host is none of this machine's."""
+    """Return the port, or any free port for 0. UserError if another program uses the port, or if the host is no address
+    of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,13 +95,16 @@ def free_port(host: str, port: int) -> int:
         return int(tried.getsockname()[1])
 
 
-def run(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
-    """Serve until Ctrl-C or a request to terminate; `ready` is called once it answers. Requests that are being answered
-    then are finished first. UserError where a cluster serves already, or the service does not start or answer there."""
-    (_in_this_process if cluster.mode == "inline" else _with_ray)(service, cluster, ready)
+def run(service: Service, machine: Machine, ready: Callable[[], Any]) -> None:
+    """Serve until Ctrl-C or a request to terminate. Requests that are being answered then are finished first.
+
+    `ready` is called when the service answers. UserError if a cluster serves already, or if the service does not start
+    or answer there.
+    """
+    (_with_ray if machine.cluster.address else _in_this_process)(service, machine, ready)
 
 
-def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
+def _in_this_process(service: Service, machine: Machine, ready: Callable[[], Any]) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -108,85 +127,155 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
         Server(config).run()
 
 
-def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
-    cuda = service.served.models["cuda"]
-    _check_alone(ray_session(cluster), cluster)
+def _with_ray(service: Service, machine: Machine, ready: Callable[[], Any]) -> None:
+    ray, pool = ray_session(machine.cluster), machine.cluster.map
+    _check_alone(ray, str(machine.cluster.address))
     from ray import serve
     from ray.exceptions import RayActorError
     from ray.serve.schema import LoggingConfig
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its import sets another
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
+    most = machine.workers(pool, WAITING, gpu=machine.cuda)
     deployment = serve.deployment(
         serve.ingress()(Replica),
         name=NAME,
-        num_replicas=1,
-        max_ongoing_requests=WAITING,
+        autoscaling_config={"min_replicas": 1, "max_replicas": most, "target_ongoing_requests": TARGET},
+        max_ongoing_requests=2 * TOGETHER,
         max_queued_requests=WAITING,
-        ray_actor_options={"num_cpus": 0, "num_gpus": 1 if cuda else 0},
+        ray_actor_options={"num_cpus": pool.threads, "num_gpus": pool.gpus if machine.cuda else 0},
         graceful_shutdown_timeout_s=STOP_SECONDS,
         health_check_timeout_s=60,
     )
+    desk = _open_desk(ray, service.marks)
+    service = replace(service, served=replace(service.served, threads=pool.threads))
     with _until_stopped() as stopped:
         try:
             serve.start(
-                proxy_location="HeadOnly",
+                proxy_location="EveryNode",
                 http_options={"host": service.host, "port": service.port},
                 logging_config=quiet,
             )
             try:
-                handle = serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
+                handle = serve.run(deployment.bind(service, desk), name=NAME, route_prefix="/", logging_config=quiet)
             except RuntimeError as error:
                 raise UserError(f"the service does not start: {_why(serve.status(), error)}") from error
             if problem := handle.problem.remote().result():
                 raise UserError(problem)
             if not running.answers(service.url, service.identity, running.ANSWER_SECONDS):
                 raise UserError(
-                    f"the service does not answer at {service.url}: Ray Serve listens on the machine of "
-                    "the cluster's head alone; start it there"
+                    f"the service does not answer at {service.url}. Ray Serve listens on the cluster's head and on "
+                    "nodes with a replica: start the service on the head."
                 )
             ready()
             stopped.wait()
         finally:
             with suppress(RayActorError):  # Serve was ended by others
                 serve.delete(NAME)  # when its requests are answered
-                if cluster.address:  # a Ray of our own ends with this process
-                    serve.shutdown()
+                serve.shutdown()
+            ray.kill(desk)
 
 
-def _check_alone(ray: Any, cluster: Cluster) -> None:
-    """UserError where Ray Serve runs already: it has one port, and one application at its root."""
+def _open_desk(ray: Any, marks: Path) -> Any:
+    """Start the actor that keeps the marks and counts for all replicas, on the node of this process."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Ledger).remote(marks)
+
+
+def _check_alone(ray: Any, address: str) -> None:
+    """Raise UserError if Ray Serve runs on the cluster already. It has one port, and one application at its root."""
     if CONTROLLER in ray.util.list_named_actors(all_namespaces=True):
         raise UserError(
-            f"cluster: address: {cluster.address}: Ray Serve runs there already, and this service would take the place "
-            "of another; accepted: another cluster, or no address, for a Ray of its own on this machine; what nobody "
-            "uses any more ends with `serve shutdown`"
+            f"cluster: address: {address}: Ray Serve runs there already, and this service would take the place of "
+            "another. Use another cluster, or a profile without an address to serve from this machine alone. "
+            "`serve shutdown` ends a Ray Serve that nobody uses."
         )
 
 
 def _why(status: Any, error: RuntimeError) -> str:
-    """Say why a replica did not start: the last line that Serve has kept of it."""
+    """Say why a replica did not start, from the last line that Serve has kept."""
     deployments = status.applications[NAME].deployments if NAME in status.applications else {}
     message = deployments[NAME].message if NAME in deployments else ""
     return (message or str(error)).strip().splitlines()[-1]
 
 
-class Replica:
-    """The process that Ray Serve starts for the models. It starts too where they cannot be opened, to say why: of one
-    that does not start, Serve says nothing."""
+class Ledger:
+    """The actor that all replicas share: the file of marks, and the latest metrics of each replica."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, file: Path) -> None:
+        self._marks, self._metrics = Marks(file), dict[str, bytes]()
+
+    def marks(self) -> list[Mark]:
+        """List the marks that hold."""
+        return self._marks.all()
+
+    def add(self, mark: Mark) -> None:
+        """Add a mark to the file."""
+        self._marks.add(mark)
+
+    def share(self, replica: str, text: bytes) -> bytes:
+        """Keep a replica's metrics, and return the sum over all replicas, those that have ended included."""
+        self._metrics[replica] = text
+        return metrics.total(self._metrics.values())
+
+
+class Desk:
+    """A replica's access to the `Ledger`."""
+
+    def __init__(self, ledger: Any) -> None:
+        self._ledger, self._replica = ledger, uuid.uuid4().hex
+
+    def all(self) -> list[Mark]:
+        """List the marks that hold."""
+        return list(self._get(self._ledger.marks.remote()))
+
+    def add(self, mark: Mark) -> None:
+        """Add a mark. It is on the disk afterwards."""
+        self._get(self._ledger.add.remote(mark))
+
+    def sharing(self, own: metrics.Metrics) -> Callable[[], bytes]:
+        """Report a replica's metrics again and again. Return a function that computes the sum over all replicas."""
+
+        def shared() -> bytes:
+            return bytes(self._get(self._ledger.share.remote(self._replica, own.text())))
+
+        def report() -> None:
+            with suppress(Exception):  # the service ends
+                while True:
+                    shared()
+                    time.sleep(SHARE_SECONDS)
+
+        threading.Thread(target=report, daemon=True).start()
+        return shared
+
+    def _get(self, result: Any) -> Any:
+        import ray
+        from ray.exceptions import RayTaskError
+
+        try:
+            return ray.get(result)
+        except RayTaskError as error:
+            raise error.cause from None
+
+
+class Replica:
+    """The process that Ray Serve starts for the models. It starts even if the models cannot be opened, and says why:
+    Ray Serve itself gives no reason for a replica that does not start."""
+
+    def __init__(self, service: Service, ledger: Any) -> None:
         from fastapi import FastAPI
 
         self._problem = ""
         self._application: Application = FastAPI(openapi_url=None)  # which has no pages
         try:
-            self._application = service.application()
+            self._application = service.application(Desk(ledger))
         except UserError as error:
             self._problem = str(error)
 
     def problem(self) -> str:
-        """Why nothing can be served; empty where all is open."""
+        """Say why nothing can be served. Empty if all is open."""
         return self._problem
 
     def __serve_build_asgi_app__(self) -> Application:

@@ -1,4 +1,4 @@
-"""Marks of right and wrong documents: an append-only file, judgements made of it, and collections with these."""
+"""Marks of right and wrong documents, in an append-only file, and the judgements made of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparring.components.yaml_files import read_text
 from sparring.workflows.serving.questions import Mark
 
 FILE = "marks.jsonl"
-"""Beside `config.yaml` of a run, or `system.json` of a system: a mark a line. The last of a query and document holds;
-white space in the query does not count."""
+"""Name of the file, in the folder of a run or of an exported system. Each line is a mark. The last mark of a query and
+document holds. White space in the query does not count."""
 
 
 class Marks:
-    """The marks of a file. Several services may add to one file; each shows those that were there when it started and
-    its own."""
+    """The marks of a file. Several services may add to one file. Each shows its own marks and those that the file had
+    when the service started."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
@@ -34,11 +34,11 @@ class Marks:
             self._hold(mark)
 
     def all(self) -> list[Mark]:
-        """Those that hold, in the order in which they were made."""
+        """List the marks that hold, oldest first."""
         return list(self._marks.values())
 
     def add(self, mark: Mark) -> None:
-        """Add a mark, which is on the disk afterwards."""
+        """Add a mark. It is on the disk afterwards."""
         line = mark.model_dump_json()[:-1] + f',"at":"{datetime.now(UTC).isoformat(timespec="seconds")}"}}\n'
         with self._lock, self._path.open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -54,21 +54,21 @@ class Marks:
         if mark.relevant is not None:
             self._marks[key] = mark
 
-    def qrels(self) -> str:
-        """TREC's qrels: `query 0 document relevance`, the relevance 1 or 0. UserError for an id that they cannot
-        hold."""
-        return "".join(
-            f"{query_id(mark.query)} 0 {_word(mark.doc_id)} {int(bool(mark.relevant))}\n" for mark in self.all()
-        )
 
-    def queries(self) -> str:
-        """The queries' ids and texts, a line each, between them a tab."""
-        texts = dict.fromkeys(same(mark.query) for mark in self.all())
-        return "".join(f"{query_id(text)}\t{text}\n" for text in texts)
+def qrels(marks: Iterable[Mark]) -> str:
+    """Write marks as TREC qrels: `query 0 document relevance`, with relevance 1 or 0. UserError for an id with white
+    space, which qrels cannot hold."""
+    return "".join(f"{query_id(mark.query)} 0 {_word(mark.doc_id)} {int(bool(mark.relevant))}\n" for mark in marks)
+
+
+def queries(marks: Iterable[Mark]) -> str:
+    """Write the ids and texts of marked queries, a query per line, separated by a tab."""
+    texts = dict.fromkeys(same(mark.query) for mark in marks)
+    return "".join(f"{query_id(text)}\t{text}\n" for text in texts)
 
 
 def query_id(text: str) -> str:
-    """A query's id in judgements: the same text has the same one everywhere; white space does not count.
+    """Return a query's id in judgements. Equal texts have equal ids everywhere. White space does not count.
 
     >>> query_id("rolling  mean") == query_id("rolling mean ")
     True
@@ -77,12 +77,12 @@ def query_id(text: str) -> str:
 
 
 def same(query: str) -> str:
-    """A query's text without the white space that does not count."""
+    """Return a query's text with single spaces between its words."""
     return " ".join(query.split())
 
 
 def _drop_torn_line(file: IO[bytes]) -> None:
-    """Cut off what follows the last end of a line, so that the next mark begins a line of its own."""
+    """Cut off an incomplete last line, so that the next mark starts a new line."""
     file.seek(0)
     content = file.read()
     if not content.endswith(b"\n"):
@@ -99,8 +99,11 @@ def _word(doc_id: str) -> str:
 
 
 def read(path: Path) -> Iterable[Mark]:
-    """The marks of a file; UserError names a line that is none. A last line without an end was being written when the
-    machine stopped: its mark was never confirmed, and is left out."""
+    """Read the marks of a file. UserError names a line that is no mark.
+
+    A last line without a line end is left out. It was being written when the machine stopped, and its mark was never
+    confirmed.
+    """
     lines = read_text(path).split("\n")[:-1]
     for number, line in enumerate(lines, 1):
         try:

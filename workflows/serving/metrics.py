@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from sparring.components.systems.system import Seconds
 
@@ -41,7 +45,7 @@ class Metrics:
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count a request. `path` is one of the service's, so that there are few."""
+        """Count a request. `path` is one of the service's paths, so there are few."""
         self._requests.labels(path, str(status)).inc()
         self._latency.labels(path).observe(seconds)
         if status >= 500:
@@ -55,5 +59,37 @@ class Metrics:
             self._parts.labels(part).observe(value)
 
     def text(self) -> bytes:
-        """All of them."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._all)
+
+
+def total(texts: Iterable[bytes]) -> bytes:
+    """Sum the metrics of several processes, as if one process had counted.
+
+    Counters and histograms, the only kinds here, can be summed. The times at which they were created are left out.
+    """
+    families: dict[str, Metric] = {}
+    sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for text in texts:
+        for family in text_string_to_metric_families(text.decode()):
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            of_family = sums.setdefault(family.name, {})
+            for sample in family.samples:
+                key = (sample.name, tuple(sample.labels.items()))
+                of_family[key] = of_family.get(key, 0.0) + sample.value
+    for name, family in families.items():
+        for (sample_name, labels), value in sums[name].items():
+            if not sample_name.endswith("_created"):
+                family.add_sample(sample_name, dict(labels), value)
+    registry: Any = _Collected([family for family in families.values() if family.samples])
+    return generate_latest(registry)
+
+
+class _Collected:
+    """Metrics in the place of a registry."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families

@@ -1,4 +1,4 @@
-"""Requests and responses of the service as its JSON has them, with their limits."""
+"""Requests and responses of the JSON API, with their limits."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from sparring.components.systems.system import QUERY_CHARACTERS, Hit, Seconds
 
 QUERIES = 64
-"""Most queries of one request."""
+"""Maximum number of queries in one request."""
 DOCUMENTS = 100
-"""Most documents of one query's response."""
+"""Maximum number of documents per query."""
 BODY_BYTES = 2**20
-"""Most bytes of one request."""
+"""Maximum size of a request, in bytes."""
 
 Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUERY_CHARACTERS)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
 K = Annotated[int, Field(strict=True, ge=1, le=DOCUMENTS)]
 USUAL = 10
-"""Documents for a query that says no number."""
+"""Number of documents per query, if the request does not say."""
 
 
 def _number(text: Any) -> Any:
-    """A number's digits as the number."""
+    """Convert a text of digits to a number."""
     return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,9}", text) else text
 
 
 class Strict(BaseModel):
-    """An object whose keys are known."""
+    """A JSON object that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Question(Strict):
-    """One or more queries for one system: texts, or documents by their ids."""
+    """One or more queries for one system. A query is a text, or a document named by its id."""
 
     queries: Annotated[list[Query] | None, Field(min_length=1, max_length=QUERIES)] = None
     ids: Annotated[list[Identifier] | None, Field(min_length=1, max_length=QUERIES)] = None
-    """Documents to find others like them: each one's text is the query, and the document itself is left out."""
+    """Ids of documents, to find similar ones. The text of each document is the query, and the document itself is left
+    out."""
     k: K | None = None
-    """Documents for each; null for 10, or for all that the system ranks where these are fewer."""
+    """Number of documents per query. Null is 10, or all that the system ranks if there are fewer."""
     system: Identifier | None = None
-    """One of `/systems`; null for the default."""
+    """Name of a system (`/systems`). Null is the default system."""
 
 
 class Asked(Strict):
-    """The same of one query, as an address has it."""
+    """One query in the address of a request."""
 
     q: Query | None = None
     id: Identifier | None = None
@@ -56,20 +57,20 @@ class Asked(Strict):
 
 
 class Found(BaseModel):
-    """A document that a query has found."""
+    """A retrieved document."""
 
     doc_id: str
     title: str
     text: str
     score: float
-    """By which the documents are in order."""
+    """Score that orders the documents."""
     scores: dict[str, float]
     """The score of each stage that looked at it, by the stage's name: `lexical` (BM25), `expansion` (BM25, for
     expansions of the query), `dense` (retriever), `fusion`, `ranker`."""
 
     @classmethod
     def of(cls, hit: Hit) -> Found:
-        """A hit as JSON has it."""
+        """Convert a hit for JSON."""
         return cls(doc_id=hit.doc_id, title=hit.title, text=hit.text, score=hit.score, scores=hit.scores)
 
 
@@ -77,20 +78,20 @@ class Reading(BaseModel):
     """A reader's answer to a query."""
 
     text: str
-    """Empty if there was no document to read."""
+    """Text of the answer. Empty if there was no document to read."""
     doc_id: str | None
-    """First of the documents that were read whose title or text contains the answer; null if none does."""
+    """Id of the first document whose title or text contains the answer. Null if none does."""
 
 
 class Result(BaseModel):
     """Response to one query."""
 
     query: str
-    """Its text."""
+    """Text of the query."""
     id: str | None
-    """The document that the query is; null for a text."""
+    """Id of the document that was the query. Null for a text."""
     answer: Reading | None
-    """The reader's answer; null if the system has no reader."""
+    """The reader's answer. Null if the system has no reader."""
     documents: list[Found]
 
 
@@ -100,47 +101,47 @@ class Answer(BaseModel):
     system: str
     results: list[Result]
     seconds: dict[str, float]
-    """Seconds of the parts, one after another: `wait` (for earlier questions), `encode` (tokenise too), `search`,
-    `bm25` (what was waited for it beside the retriever), `expand`, `fuse`, `rank`, `text`, `read`."""
+    """Seconds per part of the search: `wait` (for earlier requests), `encode` (with tokenisation), `search`, `bm25`
+    (only the time after the retriever was done), `expand`, `fuse`, `rank`, `text`, `read`."""
     together: int
-    """Queries that were answered at the same time, those of other requests included."""
+    """Number of queries that were answered together, those of other requests included."""
 
 
 class Described(BaseModel):
-    """A system that can be asked."""
+    """Description of a system."""
 
     name: str
     documents: int
-    """In the collection."""
+    """Number of documents in the collection."""
     limit: int
-    """The most documents that it ranks for a query."""
+    """Maximum number of documents that the system ranks for a query."""
     low: float | None
-    """A best score below this one is low: 95 % of the dev queries, by which the run chose a system, had a higher one.
-    If null, the run did not choose, or by too few queries."""
+    """A best score below this value is low: for 95 % of the dev queries the best score was higher. Null if the run had
+    too few dev queries, or chose no system."""
     stages: list[str]
     """Names of its stages, in order, such as `lexical`, `expansion`, `dense`, `neighbours`, `fusion`, `ranker`,
     `reader`."""
 
 
 class Systems(BaseModel):
-    """The systems that can be asked."""
+    """Description of the service's systems."""
 
     name: str
     """Name of the run, or of the exported system."""
     collection: str
     """Name of the collection. Empty for an exported system."""
     examples: list[str]
-    """Some queries of the collection, to begin with."""
+    """Example queries of the collection."""
     systems: list[Described]
     default: str
-    """The one that is asked where none is named."""
+    """Name of the system that answers if a request names none."""
     left_out: dict[str, str]
-    """Systems of the run that cannot be asked, and why."""
+    """Systems of the run that the service cannot answer with, and why."""
     limits: dict[str, int]
 
 
 class Problem(BaseModel):
-    """Why a request is not answered."""
+    """Reason why a request was not answered."""
 
     detail: str
 
@@ -151,12 +152,12 @@ class Mark(Strict):
     query: Query
     doc_id: Identifier
     relevant: StrictBool | None
-    """Right, wrong, or (null) no longer marked."""
+    """True if the document is right, false if it is wrong. Null removes the mark."""
 
 
 LIMITS = {"query_characters": QUERY_CHARACTERS, "queries": QUERIES, "k": DOCUMENTS, "body_bytes": BODY_BYTES}
 
 
 def parts(seconds: Seconds, wait: float) -> dict[str, Any]:
-    """The parts of a search as an answer has them, in seconds."""
+    """Return the seconds of each part of a search, for an answer."""
     return {"wait": round(wait, 6), **{part: round(value, 6) for part, value in seconds.items()}}

@@ -22,9 +22,9 @@ from sparring.workflows.experiments.loading import Experiment
 
 FILE = "service.json"
 TOKEN = "SPARRING_TOKEN"
-"""The environment variable that holds the token."""
+"""Environment variable that holds the token."""
 WAIT_SECONDS = 1.0
-"""For a service on this machine to say that it is there."""
+"""Seconds to wait for the health of a service on this machine."""
 ANSWER_SECONDS = 60.0
 
 

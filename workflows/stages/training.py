@@ -1,6 +1,6 @@
 """A phase of training: mine groups from a ranking, screen them if configured, and train a model on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparring.components.config import Config, UserError
@@ -14,6 +14,8 @@ from sparring.workflows.steps.mine import MineConfig, mine
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.screen import screen
 from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.lexical import Lexical
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.system import Rankings
 
@@ -27,6 +29,31 @@ class ScreenInputs:
 
 
 NO_INPUTS = ScreenInputs()
+
+LEAST_MINED = 100
+"""Number of documents that a training query's ranking has at least, if `k` allows. Fewer save no time."""
+
+
+def mined_k(k: int, *phases: TrainingPhase | None) -> int:
+    """Return the number of documents that these trainings read of a training query's ranking, at most `k`.
+
+    It is twice the depth, because positives and copies among the first documents are no negatives. Screening removes
+    candidates anywhere, so it needs all `k`.
+    """
+    trainings = [phase for phase in phases if phase is not None]
+    if any(phase.screen is not None for phase in trainings):
+        return k
+    return min(k, max([LEAST_MINED, *(2 * phase.mine.depth for phase in trainings)]))
+
+
+def mining(system: Dense | Lexical, k: int) -> Rankings:
+    """Rank a system's documents for mining: training queries `k` deep, other splits as deep as they are measured.
+
+    A retriever that rescores candidates keeps its depth, on which the candidates depend.
+    """
+    rescores = isinstance(system, Dense) and system.search.rescore is not None
+    training = system if rescores else replace(system, k=min(system.k, k))
+    return lambda split: (training if split == "train" else system).ranking(split)
 
 
 def phase(

@@ -1,4 +1,4 @@
-"""Encode a collection's documents and the queries of a split, shard by shard on Ray Data."""
+"""Encode a collection's documents and the queries of a split, shard by shard."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,7 +10,7 @@ from pydantic import Field
 from sparring.components.config import Config
 from sparring.components.data.groups import query_ids_of
 from sparring.components.data.ragged import Ragged
-from sparring.components.data.tables import QUERIES, read, row_count
+from sparring.components.data.tables import QUERIES, read, rows_in
 from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.data.vectors import (
     KIND,
@@ -64,7 +64,7 @@ def encode_documents(
     Each document is encoded once, whatever the number of shards or workers. Documents with the same tokens get the same
     representation, so their scores are equal, in whatever batch each was.
     """
-    documents = row_count(data / "documents.parquet")
+    documents = rows_in(data / "documents.parquet")
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
     counted = _encoded(out, machine, shards, tokens, retriever, config)
     write_json(out / SHARDS, {shard.file: shard.size for shard in shards})
@@ -166,10 +166,15 @@ class Encoder:
         }
         self._rows, self._dtype = None if rows is None else np.load(rows), config.vectors
 
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Read the texts of one shard."""
+        rows = np.arange(task["start"], task["stop"])
+        rows = rows if self._rows is None else self._rows[rows]
+        return {**task, "inputs": self.inference.prepare(self._readings[task["side"]], rows)}
+
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the representations of one shard. Return the seconds that the model took."""
-        rows = np.arange(task["start"], task["stop"])
-        representations, took = self.represent(task["side"], rows if self._rows is None else self._rows[rows])
+        representations, took = self.inference.timed_outputs(task["inputs"], task["side"])
         save_rows(path, self.kind.keep(representations, self._dtype))
         return took
 

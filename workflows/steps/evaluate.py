@@ -12,7 +12,7 @@ from pydantic import Field
 from sparring.components.config import Config, UserError, listing
 from sparring.components.data.examples import FILE as RATED
 from sparring.components.data.groups import measured_queries
-from sparring.components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read, row_count
+from sparring.components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read, rows_in
 from sparring.components.evaluation import ties
 from sparring.components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
 from sparring.components.evaluation.measures import (
@@ -96,7 +96,7 @@ def evaluate(
         best = best.filter(pc.is_in(best["query_id"], value_set=measured))
         summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
         summary["entropy_documents"] = entropy.documents
-    remarks = _short(measures, deepest, row_count(data / "documents.parquet"))
+    remarks = _short(measures, deepest, rows_in(data / "documents.parquet"))
     remarks += [ties.remark(pa.concat_tables(decided), values)]
     note = "\n".join(sentence for sentence in remarks if sentence)  # each is a separate remark
     return summary | ({"note": note} if note else {})

@@ -19,7 +19,7 @@ from sparring.components.compute.processor import configure_process
 from sparring.components.config import Config, UserError
 from sparring.components.data import own_documents
 from sparring.components.data.groups import queries_of, query_ids_of
-from sparring.components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
+from sparring.components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, pieces, read, write
 from sparring.components.expansion import expansions, feedback
 from sparring.components.expansion.query_choice import CHOICE
 from sparring.components.expansion.relevance_model import RelevanceConfig
@@ -264,8 +264,8 @@ def joined_expansions(
     write(out / "ranks.parquet", joined, ANSWER_RANKS)
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
         for path in rankings:
-            for batch in pq.ParquetFile(path / "ranking.parquet").iter_batches(columns=RANKING.names):
-                writer.write_batch(batch)
+            for piece in pieces(path / "ranking.parquet", RANKING):
+                writer.write_table(piece)
     return summary
 
 

@@ -39,7 +39,7 @@ def fuse(
     """
     of_split = query_ids_of(data, [split])
     paths = [path / "ranking.parquet" for path in rankings]
-    fusion_config, counts = config if isinstance(config, FusionConfig) else fusion.fitted(config), Counter[str]()
+    fusion_config, counts = config if isinstance(config, FusionConfig) else fusion.read_chosen(config), Counter[str]()
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
         for tables in side_by_side(paths, RANKING, of_split):
             fused = fusion.fuse(tables, fusion_config, lexical=lexical)

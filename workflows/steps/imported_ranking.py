@@ -78,7 +78,7 @@ def rank_from_file(
         )
     table = table.filter(pc.is_in(table["query_id"], query_ids))
     if not len(table):
-        raise UserError(f"{path}: it has no query of the split {split!r}")
+        raise UserError(f"{path}: it has no query of the split {split!r}", code="no-rows")
     rows, ranked_of_split = len(table), len(pc.unique(table["query_id"]))
     table = _of_documents(table, ids_of(data / "documents.parquet", "doc_id"), path, drop=drop)
     dropped_rows, dropped_queries = rows - len(table), len(unknown) + without
@@ -99,7 +99,9 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
     if drop:
         table = table.filter(pc.is_in(table["doc_id"], documents))
         if not len(table):
-            raise UserError(f"{path}: none of its documents is in the collection. Check its ids.")
+            raise UserError(
+                f"{path}: none of its documents is in the collection. Check its ids.", code="other-collection"
+            )
         ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
         index = table.column_names.index("rank")
         table = table.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32()))
@@ -122,7 +124,9 @@ def _in_form(table: pa.Table, form: Form, path: Path) -> pa.Table:
     pairs = table.group_by(["query_id", "doc_id"]).aggregate([([], "count_all")])
     if len(pairs) < len(table):
         twice = pairs.filter(pc.greater(pairs["count_all"], 1)).to_pylist()[0]
-        raise UserError(f"{path}: query {twice['query_id']} ranks {twice['doc_id']} twice, in two Unicode forms")
+        raise UserError(
+            f"{path}: query {twice['query_id']} ranks {twice['doc_id']} twice, in two Unicode forms", code="duplicate"
+        )
     return table
 
 
@@ -170,10 +174,14 @@ def _of_dpr(path: Path, by_text: dict[str, list[str]], *, drop: bool) -> tuple[p
     dropped, seen = 0, set[str]()
     for item in read_objects(path) if _ending(path) == ".jsonl" else read_array(path):
         if not isinstance(item, Item) or not isinstance(item.value.get("ctxs"), list):
-            raise UserError(f"{item.place}: expected an object with question and ctxs; accepted: {OBJECT}")
+            raise UserError(
+                f"{item.place}: expected an object with question and ctxs; accepted: {OBJECT}", code="unknown-layout"
+            )
         question = _plain(str(item.value.get("question", "")))
         if question not in by_text and not drop:
-            raise UserError(f"{item.place}: {question!r:.80} is no question of the collection; {DROP}")
+            raise UserError(
+                f"{item.place}: {question!r:.80} is no question of the collection; {DROP}", code="unknown-query"
+            )
         if question not in by_text:
             dropped += 1
             continue
@@ -193,5 +201,5 @@ def _document(context: Any, place: str) -> str:
     """Return the id of a context as DPR's passages have it."""
     doc_id = passage_id(context)
     if doc_id is None:
-        raise UserError(f"{place}: a context has none of {listing(IDS)}")
+        raise UserError(f"{place}: a context has none of {listing(IDS)}", code="no-id")
     return doc_id

@@ -56,7 +56,11 @@ def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
         drawn = Drawn(source)
         documents = _write(out / "documents.parquet", DOCUMENTS, drawn.documents, _again, dropped, progress)
         if not documents.rows:
-            raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
+            raise UserError(
+                f"format {source.format}: no documents" + (" are left" if dropped.counts else ""),
+                key="data",
+                code="no-documents",
+            )
 
         def read_queries() -> Iterator[Query | Bad]:
             return drawn.of(source.read_queries())
@@ -445,10 +449,16 @@ def _declared(source: Source) -> None:
     """Check the source's files. UserError if they are missing, or are not those that were declared."""
     missing = source.missing()
     if missing:
-        raise UserError(f"format {source.format}: {sought(missing)}")
+        raise UserError(f"format {source.format}: {sought(missing)}", key="data", code="missing-file")
     files = source.files()
     for name, expected in source.sha256.items():
         if name not in files:
-            raise UserError(f"format {source.format}: sha256 of {name!r}, which is not read; it reads {listing(files)}")
+            raise UserError(
+                f"format {source.format}: sha256 of {name!r}, which is not read; it reads {listing(files)}",
+                key="data.sha256",
+                code="unread-file",
+            )
         if (digest := sha256(regular(files[name]))) != expected:
-            raise UserError(f"{files[name]}: sha256 is {digest}, but the source declares {expected}")
+            raise UserError(
+                f"{files[name]}: sha256 is {digest}, but the source declares {expected}", code="other-digest"
+            )

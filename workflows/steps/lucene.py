@@ -1,24 +1,21 @@
 """BM25: build a Lucene index of the documents and retrieve from it. Each worker runs Java in a child process."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sparring.components.data.groups import check_k, queries_of, query_ids_of
 from sparring.components.data.own_documents import LeftOut
-from sparring.components.data.tables import RANKING, counts, read
-from sparring.components.files import remove, replacing
+from sparring.components.data.tables import RANKING, counts, write_ranking_part
 from sparring.components.retrieval import lucene
 from sparring.components.retrieval.kinds.lexical import Lexical, LuceneIndex, read_details
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 from sparring.workflows.distributed.indexing import build_index_files
 from sparring.workflows.distributed.java import InChild
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.shards import map_shards, row_shards
+from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
 from sparring.workflows.store.dag import Description
 
 # It changes no result. Every worker must have several shards, and a shard must outlast Java's warm-up.
@@ -58,8 +55,8 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     query_ids_of(data, splits)
 
 
-SEARCHED = {"data": ("documents.parquet",), "index": ("*",)}
-"""Inputs that only the workers read."""
+SEARCHED = {"data": ("documents.parquet",), "index": ("*",), "out": ("ranking.parquet/*",)}
+"""Files that only the workers read."""
 
 
 @Description(part="BM25", version=2, refuses=_refuses, workers_read=SEARCHED)
@@ -103,35 +100,27 @@ def _searched(
 ) -> dict[str, Any]:
     _refuses(data, splits, k)
     queries = len(query_ids_of(data, splits))
-    shards = row_shards(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
-    ranking = out / "ranking.parquet"
-    if not ranking.exists():
-        lucene.runtime()
-        map_shards(
-            InChild,
-            shards,
-            out=out,
-            machine=machine,
-            pool=machine.cluster.java,
-            unit="queries",
-            work=_Retrieval,
-            data=str(data),
-            index=str(index),
-            splits=splits,
-            k=k,
-            config=config,
-            rm3=rm3,
-        )
-        _join([out / shard.file for shard in shards], ranking)
-    remove(out, "found-*.parquet")
-    return {"queries": queries, **counts(ranking)}
+    lucene.runtime()
+    map_shards(
+        InChild,
+        # without queries, one part without rows
+        row_shards(queries, QUERIES_A_SHARD, "ranking.parquet/{:08d}.parquet") or [_NOTHING],
+        out=out,
+        machine=machine,
+        pool=machine.cluster.java,
+        unit="queries",
+        work=_Retrieval,
+        data=str(data),
+        index=str(index),
+        splits=splits,
+        k=k,
+        config=config,
+        rm3=rm3,
+    )
+    return {"queries": queries, **counts(out / "ranking.parquet")}
 
 
-def _join(parts: Iterable[Path], to: Path) -> None:
-    """Join the rows of all parts in one Parquet file. One part is in memory at a time."""
-    with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
-        for part in parts:
-            writer.write_table(read(part, RANKING))
+_NOTHING = Shard("ranking.parquet/00000000.parquet", 0, {"start": 0, "stop": 0})
 
 
 class _Retrieval:
@@ -156,15 +145,15 @@ class _Retrieval:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         queries, most = self._queries[task["start"] : task["stop"]], self._k + self._left_out.most
-        doc_ids, scores = zip(*self._searcher.search(queries["text"].to_pylist(), most), strict=True)
-        lengths = [len(of_query) for of_query in scores]
+        found = list(self._searcher.search(queries["text"].to_pylist(), most))
+        lengths = [len(scores) for _, scores in found]
         columns = [
             queries["query_id"].take(np.repeat(np.arange(len(queries)), lengths)),
-            pa.chunked_array(doc_ids, RANKING.field("doc_id").type),
-            np.concatenate([np.arange(1, length + 1, dtype=np.int32) for length in lengths]),
-            np.concatenate(scores),
+            pa.chunked_array([doc_ids for doc_ids, _ in found], RANKING.field("doc_id").type),
+            np.concatenate([np.empty(0, np.int32), *(np.arange(1, n + 1, dtype=np.int32) for n in lengths)]),
+            np.concatenate([np.empty(0, np.float32), *(scores for _, scores in found)]),
         ]
-        pq.write_table(self._left_out(pa.table(columns, schema=RANKING), self._k), path)
+        write_ranking_part(path, [self._left_out(pa.table(columns, schema=RANKING), self._k)], RANKING)
 
     def close(self) -> None:
         self._searcher.close()

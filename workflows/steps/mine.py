@@ -1,28 +1,59 @@
 """Mine groups: queries of a split with their positives, and negatives sampled from a ranking."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config, UserError, listing
 from sparring.components.data import row_runs
-from sparring.components.data.groups import flat, ids_of, judged_queries, positives, query_ids_of, rows_of
+from sparring.components.data.groups import (
+    CANDIDATES,
+    NO_NUMBERS,
+    MappedIds,
+    document_rows,
+    flat,
+    ids_of,
+    judged_queries,
+    positives,
+    query_ids_of,
+    rows_of,
+)
 from sparring.components.data.own_documents import never_negatives
-from sparring.components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
+from sparring.components.data.ragged import Ragged
+from sparring.components.data.tables import (
+    ANSWERED,
+    GIVEN,
+    GROUPS,
+    MINED,
+    QUERIES,
+    RANKED,
+    RANKING,
+    SCREENED,
+    columns_of,
+    notes,
+    pieces,
+    read,
+    write,
+    write_part,
+)
 from sparring.components.evaluation.gate import is_open
-from sparring.components.files import replacing
+from sparring.components.files import made_once, read_json, remove, write_json
 from sparring.components.functions import FunctionRef
 from sparring.components.rng import keyed_rng
 from sparring.workflows.distributed.machine import Machine
+from sparring.workflows.distributed.shards import map_shards, row_shards
 from sparring.workflows.store.dag import Description
-from sparring.workflows.store.progress import Progress
+
+GROUPS_OF_PART, GROUPS_AT_ONCE = 10_000, 5_000
+"""Number of groups in a part of the table, and in a part's row group."""
+FILE, POOL, IDS = "groups.parquet", ".pool", ".ids"
 
 GIVING = ("tevatron", "flagembedding", "sentence_transformers")
 """Formats of sources that provide each query's candidates."""
@@ -52,7 +83,8 @@ class Sampler(FunctionRef):
         if complaint:
             raise UserError(
                 f"{self.function} returned {complaint}; accepted: at most {count} different whole numbers from 0 to "
-                f"{len(scores) - 1}, the positions of candidates"
+                f"{len(scores) - 1}, the positions of candidates",
+                code="wrong-sample",
             )
         return positions.astype(np.int64)
 
@@ -104,16 +136,18 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
     if config.given is not None and not (data / "given.parquet").exists():
         raise UserError(
             f"mine: given: {config.given}: the collection's source provides none; accepted: null, or a `data.format` "
-            f"that provides them: {listing(GIVING)}"
+            f"that provides them: {listing(GIVING)}",
+            code="no-negatives",
         )
     names = query_ids_of(data, [split])
     if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
         missing = "negatives with scores" if config.given == "scores" else "negatives"
         raise UserError(
-            f"mine: given: {config.given}: the source provides no query of {split!r} with {missing}; accepted: null"
+            f"mine: given: {config.given}: the source provides no query of {split!r} with {missing}; accepted: null",
+            code="no-negatives",
         )
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
-        raise UserError(f"no query of the split {split!r} has a relevant document")
+        raise UserError(f"no query of the split {split!r} has a relevant document", code="no-relevant-document")
 
 
 def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
@@ -130,7 +164,12 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     makes="groups",
     version=2,
     refuses=_refuses,
-    workers_read={"data": ("documents.parquet",), "tokens": ("*.ids.npy", "*.offsets.npy")},
+    workers_read={
+        "data": ("documents.parquet",),
+        "tokens": ("*",),
+        "ranking": ("*",),
+        "out": ("groups.parquet/*",),
+    },
 )
 def mine(
     out: Path,
@@ -159,44 +198,40 @@ def mine(
     """
     _refuses(data, split, config, gate)
     if gate is not None and not is_open(gate):
-        write(out / "groups.parquet", GROUPS.empty_table(), GROUPS)
+        write(out / FILE, GROUPS.empty_table(), GROUPS)
         return {"groups": 0}
-    pool = _Pool(data, tokens, ranking, split, config)
-    if not len(pool.queries):
-        raise UserError(
-            f"no query of the split {split!r} has a relevant document"
-            + (" and a ranking" if ranking else "")
-            + (f" and the candidates that `given: {config.given}` asks for" if config.given is not None else "")
-        )
-    visits = -(-groups // len(pool.queries))
-    order = np.concatenate([keyed_rng(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
-    filled = short = 0
-    with (
-        replacing(out / "groups.parquet") as path,
-        pq.ParquetWriter(path, GROUPS) as writer,
-        Progress(out, groups, "groups") as progress,
-    ):
-        for start in range(0, groups, 5_000):
-            rows = []
-            for position in range(start, min(start + 5_000, groups)):
-                row, random, missing = pool.group(int(order[position]), position // len(pool.queries), seed)
-                filled, short = filled + random, short + missing
-                rows.append(row)
-            writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
-            progress.add(len(rows))
-    note = " ".join(_notes(config, pool, filled, short, groups))
+    shards = row_shards(groups, GROUPS_OF_PART, f"{FILE}/{{:08d}}.parquet")
+    map_shards(
+        _Mining,
+        shards,
+        out=out,
+        machine=machine,
+        pool=machine.cluster.map,
+        unit="groups",
+        work=str(out),
+        data=data,
+        tokens=tokens,
+        ranking=ranking,
+        split=split,
+        seed=seed,
+        config=config,
+    )
+    remove(out, f"{POOL}*", f"{IDS}*")
+    count, by_answer, left_out = notes(out / FILE, "pool")[0]
+    filled, short = (sum(notes(out / FILE, name)) for name in ("filled", "missing"))
+    note = " ".join(_notes(config, left_out, filled, short, groups))
     return {
         "groups": groups,
-        "queries": min(groups, len(pool.queries)),
-        "of": len(pool.queries),
-        "by_answer": len(pool.by_answer),
+        "queries": min(groups, count),
+        "of": count,
+        "by_answer": by_answer,
         "filled": filled,
         **({"missing": short} if short else {}),
         **({"note": note} if note else {}),
     }
 
 
-def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: int) -> Iterator[str]:
+def _notes(config: MineConfig, left_out: int, filled: int, short: int, groups: int) -> Iterator[str]:
     """Explain how groups differ from what the config requests."""
     wanted, scored = groups * config.negatives, config.given == "scores"
     few = f"{filled:,} of {wanted:,} negatives are random documents, because the"
@@ -208,10 +243,10 @@ def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: i
         wanted += 0 if scored else groups * config.random
         reason = "source has too few with scores" if scored else "collection has too few documents"
         yield f"{short:,} of {wanted:,} negatives are missing, because the {reason}."
-    if pool.left_out:
-        which = "1 query has" if pool.left_out == 1 else f"{pool.left_out:,} queries have"
+    if left_out:
+        which = "1 query has" if left_out == 1 else f"{left_out:,} queries have"
         noun = "negative with a score" if scored else "candidate"
-        yield f"{which} no {noun}, and {'is' if pool.left_out == 1 else 'are'} left out."
+        yield f"{which} no {noun}, and {'is' if left_out == 1 else 'are'} left out."
 
 
 class _Ranked(NamedTuple):
@@ -230,40 +265,59 @@ class _Pool:
     """The queries of a split with their positives and ranked candidates, from which groups are sampled."""
 
     def __init__(self, data: Path, tokens: Path, ranking: Path | None, split: str, config: MineConfig) -> None:
-        self._config = config
-        self._visit_counts = "visit" in inspect.signature(config.draw.resolve()).parameters
-        self._document_ids = ids_of(data / "documents.parquet", "doc_id")
+        self._config, self._data = config, data
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-        self._positives, self._no_negatives = positives(data), never_negatives(data, tokens)
-        self._teacher: dict[tuple[int, int], float] = {}
-        self._ranked = self._read(ranking) if ranking is not None else None
-        judged, self._offered = set(self._positives), set[int]()
+        self.positives, self._no_negatives = positives(data), never_negatives(data, tokens)
+        self.taught = False
+        """True if a teacher's scores are among the source's candidates."""
+        self.ranked = self._read(ranking) if ranking is not None else None
+        judged, self._offered = set(self.positives), set[int]()
         if config.given is not None:
-            self._ranked = self._given(data)
+            self.ranked = self._given(data)
         splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
         of_split = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
         wanted = of_split
-        if self._ranked is not None:
-            wanted = [row for row in wanted if row in self._ranked]
+        if self.ranked is not None:
+            wanted = [row for row in wanted if row in self.ranked]
         self.by_answer = self._answering(wanted) if config.positives == "answering" else []
-        self.queries = [row for row in wanted if row in self._positives]
+        self.queries = [row for row in wanted if row in self.positives]
         if config.given == "scores":
-            self.queries = [row for row in self.queries if len(self._candidates(row, self._taken(row))[0])]
+            ranked, same = self.ranked or {}, self._same
+            self.queries = [
+                row
+                for row in self.queries
+                if len(_candidates(ranked[row], same, set(same[self.barred(row)].tolist()), config)[0])
+            ]
         if config.given is not None:  # queries without candidates are not trained on
             judged &= self._offered
         self.left_out = len(judged.intersection(of_split).difference(self.queries))
         """Number of judged queries that are left out: the ranking has nothing for them or, with a teacher, no candidate
         with a score."""
 
+    def barred(self, query: int) -> np.ndarray:
+        """Return the documents that must not become negatives of a query."""
+        relevant = self.positives[query]
+        return np.union1d(relevant, self._no_negatives.get(query, relevant))
+
+    def save(self, folder: Path) -> None:
+        """Write all that groups are sampled from, for `_Mining`."""
+        folder.mkdir()
+        np.save(folder / "queries.npy", np.array(self.queries, np.int64))
+        write_json(folder / "facts.json", [len(self.queries), len(self.by_answer), self.left_out, self.taught])
+        _ragged((self.positives[query],) for query in self.queries).save(folder / "positives")
+        _ragged((self.barred(query),) for query in self.queries).save(folder / "barred")
+        if (ranked := self.ranked) is not None:
+            _ragged(ranked[query] for query in self.queries).save(folder / "ranked")
+
     def _answering(self, queries: list[int]) -> list[int]:
         """Give each query without a relevant document the first document that contains an answer. Return the queries
         that got one."""
-        assert self._ranked is not None
-        without = [row for row in queries if row not in self._positives and self._ranked[row].hits.any()]
+        assert self.ranked is not None
+        without = [row for row in queries if row not in self.positives and self.ranked[row].hits.any()]
         for row in without:
-            ranked = self._ranked[row]
-            self._positives[row] = ranked.documents[[int(ranked.hits.argmax())]]
+            ranked = self.ranked[row]
+            self.positives[row] = ranked.documents[[int(ranked.hits.argmax())]]
         return without
 
     def _read(self, ranking: Path) -> dict[int, _Ranked]:
@@ -275,18 +329,28 @@ class _Pool:
         """
         path = ranking / "ranking.parquet"
         most = max(map(len, self._no_negatives.values()), default=0)
-        screened, by_answer = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
+        columns = columns_of(path)
+        screened, by_answer = "reason" in columns, self._config.positives == "answering"
         further = [*([ANSWERED.field("hit")] if by_answer else []), *([SCREENED.field("reason")] if screened else [])]
+        located = "doc_row" in columns
+        further += [RANKED.field("doc_row")] if located else []
         parts = []
-        for table in pieces(path, pa.schema([*RANKING, *further])):
-            kept = table if screened else table.filter(pc.less_equal(table["rank"], self._config.depth + most))
+        for table in _gathered(
+            (
+                table if screened else table.filter(pc.less_equal(table["rank"], self._config.depth + most))
+                for table in pieces(path, pa.schema([*RANKING, *further]))
+            ),
+            CANDIDATES,
+        ):
             parts.append(
                 (
-                    rows_of(kept["query_id"], self._query_ids, source=str(ranking)),
-                    rows_of(kept["doc_id"], self._document_ids, source=str(ranking)),
-                    kept["score"].to_numpy(),
-                    kept["hit"].to_numpy() if by_answer else np.zeros(len(kept), bool),
-                    pc.equal(kept["reason"], "").to_numpy() if screened else np.ones(len(kept), bool),
+                    rows_of(table["query_id"], self._query_ids, source=str(ranking)),
+                    table["doc_row"].to_numpy()
+                    if located
+                    else document_rows(table["doc_id"], self._data, source=str(ranking)),
+                    table["score"].to_numpy(),
+                    table["hit"].to_numpy() if by_answer else np.zeros(len(table), bool),
+                    pc.equal(table["reason"], "").to_numpy() if screened else np.ones(len(table), bool),
                 )
             )
         if not parts:
@@ -313,7 +377,7 @@ class _Pool:
                 table = table.filter(pc.is_valid(table["teacher"]))
             queries = rows_of(table["query_id"], self._query_ids, source=str(path)).tolist()
             lists = table["doc_ids"].combine_chunks()
-            documents = rows_of(lists.flatten(), self._document_ids, source=str(path)).tolist()
+            documents = document_rows(lists.flatten(), data, source=str(path)).tolist()
             teacher = flat(table["teacher"]).tolist() if scored else None
             ends = np.cumsum(lists.value_lengths().to_numpy()).tolist()
             for query, start, end in zip(queries, [0, *ends], ends, strict=False):
@@ -322,13 +386,11 @@ class _Pool:
                     score = teacher[position] if teacher is not None else -float(len(by_document))
                     by_document.setdefault(documents[position], score)
         if scored:
-            self._teacher = {
-                (query, document): s for query, by_document in candidates.items() for document, s in by_document.items()
-            }
+            self.taught = bool(candidates)
             for query, by_document in candidates.items():
-                relevant = self._positives.pop(query, np.empty(0, np.int64))
+                relevant = self.positives.pop(query, np.empty(0, np.int64))
                 if len(kept := relevant[np.isin(relevant, list(by_document))]):
-                    self._positives[query] = kept
+                    self.positives[query] = kept
         ranked = {}
         for query, by_document in candidates.items():
             documents, scores = np.array(list(by_document), np.int64), np.array(list(by_document.values()), np.float32)
@@ -337,64 +399,161 @@ class _Pool:
             ranked[query] = _Ranked(documents[order], scores[order], none, ~none)
         return ranked
 
-    def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int, int]:
-        """Sample a group, and return it as a row of the table.
+
+def _ragged(rows: Iterable[tuple[np.ndarray, ...]]) -> Ragged:
+    """Join rows of one or more arrays each. The first array tells a row's length."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return Ragged(np.r_[0, np.cumsum(list(map(len, columns[0])))], tuple(map(np.concatenate, columns)))
+
+
+def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Join tables until they have `rows` rows. Each lookup of ids reads all ids of the collection."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= rows:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _candidates(
+    ranked: _Ranked, same: np.ndarray, taken: set[int], config: MineConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the documents that a query's negatives are sampled from, best first, and their scores. Texts in `taken`
+    are left out."""
+    keys = same[ranked.documents]
+    free = np.zeros(len(keys), bool)
+    free[np.unique(keys, return_index=True)[1]] = True  # each text once, at its first place
+    free &= ranked.passed & ~np.isin(keys, list(taken))
+    window = slice(config.skip, config.depth)
+    return ranked.documents[free][window], ranked.scores[free][window]
+
+
+def _write_pool(data: Path, tokens: Path, ranking: Path | None, split: str, config: MineConfig, folder: Path) -> None:
+    """Write the pool that groups are sampled from. UserError if no query can be trained on."""
+    pool = _Pool(data, tokens, ranking, split, config)
+    if not pool.queries:
+        raise UserError(
+            f"no query of the split {split!r} has a relevant document"
+            + (" and a ranking" if ranking else "")
+            + (f" and the candidates that `given: {config.given}` asks for" if config.given is not None else "")
+        )
+    pool.save(folder)
+
+
+class _Mining:
+    """A worker that samples groups. The first worker on a node reads the ranking for all."""
+
+    on_demand: ClassVar = {
+        "work": ("*",),
+        "data": ("documents.parquet",),
+        "tokens": ("*.ids.npy", "*.offsets.npy"),
+    }
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        work: str,
+        data: Path,
+        tokens: Path,
+        ranking: Path | None,
+        split: str,
+        seed: list[Any],
+        config: MineConfig,
+    ) -> None:
+        pool = Path(work) / POOL
+        made_once(pool, partial(_write_pool, data, tokens, ranking, split, config))
+        self._config, self._seed = config, seed
+        self._visit_counts = "visit" in inspect.signature(config.draw.resolve()).parameters
+        self._document_ids = MappedIds(data, Path(work) / IDS).ids
+        self._query_ids = ids_of(data / "queries.parquet", "query_id")
+        self._same = np.load(tokens / "documents.same.npy", mmap_mode="r").view(np.ndarray)
+        *self._facts, self._taught = read_json(pool / "facts.json")
+        self._queries = np.load(pool / "queries.npy")
+        self._positives, self._barred = (Ragged.open(pool / name) for name in ("positives", "barred"))
+        self._ranked = Ragged.open(pool / "ranked") if (pool / "ranked").exists() else None
+        self._orders: dict[int, np.ndarray] = {}
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write a part of the groups."""
+        noted = {"pool": self._facts, "filled": 0, "missing": 0}
+        write_part(path, self._tables(task["start"], task["stop"], noted), MINED, noted)
+
+    def _tables(self, start: int, stop: int, noted: dict[str, Any]) -> Iterator[pa.Table]:
+        """Sample the groups from `start` up to, but without, `stop`. Count what is random for lack of candidates, and
+        what is missing."""
+        for first in range(start, stop, GROUPS_AT_ONCE):
+            groups = []
+            for number in range(first, min(first + GROUPS_AT_ONCE, stop)):
+                visit, place = divmod(number, len(self._queries))
+                group, filled, missing = self._group(int(self._order(visit)[place]), visit)
+                noted["filled"] += filled
+                noted["missing"] += missing
+                groups.append(group)
+            yield self._table(groups)
+
+    def _order(self, visit: int) -> np.ndarray:
+        """Return the order of the queries in one pass over them."""
+        if visit not in self._orders:
+            order = keyed_rng(*self._seed, "order", visit).permutation(len(self._queries))
+            self._orders = {visit: order}  # passes follow one another
+        return self._orders[visit]
+
+    def _table(self, groups: list["_Group"]) -> pa.Table:
+        candidates = _ragged((group.documents, group.teacher) for group in groups)
+        documents, teacher_scores = candidates.values
+        offsets = pa.array(candidates.offsets)
+        targets = np.zeros(len(documents), np.float32)
+        targets[candidates.offsets[:-1]] = 1.0
+        teacher = pa.nulls(len(groups), MINED.field("teacher").type)
+        if self._taught:
+            teacher = pa.LargeListArray.from_arrays(offsets, pa.array(teacher_scores, pa.float32()))
+        columns = [
+            self._query_ids.take(pa.array([group.query for group in groups])),
+            pa.array([group.visit for group in groups], pa.int32()),
+            pa.LargeListArray.from_arrays(offsets, self._document_ids.take(pa.array(documents))),
+            pa.LargeListArray.from_arrays(offsets, pa.array(targets)),
+            teacher,
+            pa.LargeListArray.from_arrays(offsets, pa.array(documents)),
+        ]
+        return pa.table(columns, schema=MINED)
+
+    def _group(self, position: int, visit: int) -> tuple["_Group", int, int]:
+        """Sample a group.
 
         Also return the number of its negatives that are random for lack of candidates, and the number that are missing.
         Negatives are missing if the collection has no more, or if only documents with a teacher's score count.
         """
-        query = self.queries[position]
-        rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
-        relevant = self._positives[query]
+        query, same, config = int(self._queries[position]), self._same, self._config
+        rng = keyed_rng(*self._seed, "group", self._query_ids[query].as_py(), visit)
+        relevant = self._positives.row(position)[0]
         chosen = [int(relevant[rng.integers(len(relevant))])]
-        excluded = self._taken(query)
-        missing = 0
+        excluded, missing = set(same[self._barred.row(position)[0]].tolist()), 0
+        ranked = None
         if self._ranked is not None:
-            ranked = self._ranked[query]
-            documents, scores = self._candidates(query, excluded)
-            positive_scores = ranked.scores[self._same[ranked.documents] == self._same[chosen[0]]]
+            ranked = _Ranked(*self._ranked.row(position))
+            documents, scores = _candidates(ranked, same, excluded, config)
+            positive_scores = ranked.scores[same[ranked.documents] == same[chosen[0]]]
             positive = float(positive_scores[0] if len(positive_scores) else ranked.scores[-1])
             further = {"visit": visit} if self._visit_counts else {}
-            drawn = self._config.draw.drawn(scores, self._config.negatives, rng, positive, **further)
+            drawn = config.draw.drawn(scores, config.negatives, rng, positive, **further)
             chosen += documents[drawn].tolist()
-            excluded |= set(self._same[documents[drawn]].tolist())
-            missing = self._config.negatives - len(drawn)
+            excluded |= set(same[documents[drawn]].tolist())
+            missing = config.negatives - len(drawn)
         random = []
-        if not self._teacher:  # the teacher scores no random document
-            random = self._random(self._config.random + missing, excluded, rng)
+        if not self._taught:  # the teacher scores no random document
+            random = self._random(config.random + missing, excluded, rng)
             chosen += random
         filled = min(missing, len(random))
-        missing += (0 if self._teacher else self._config.random) - len(random)
-        targets = [1.0] + [0.0] * (len(chosen) - 1)
-        ids = self._document_ids.take(pa.array(chosen)).to_pylist()
-        return (
-            {
-                "query_id": self._query_ids[query].as_py(),
-                "visit": visit,
-                "doc_ids": ids,
-                "targets": targets,
-                "teacher": [self._teacher[query, row] for row in chosen] if self._teacher else None,
-            },
-            filled,
-            missing,
-        )
-
-    def _taken(self, query: int) -> set[int]:
-        """Return the texts that must not become negatives of a query."""
-        relevant = self._positives[query]
-        return set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
-
-    def _candidates(self, query: int, taken: set[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the documents that a query's negatives are sampled from, best first, and their scores. Texts in
-        `taken` are left out."""
-        assert self._ranked is not None
-        ranked = self._ranked[query]
-        keys = self._same[ranked.documents]
-        free = np.zeros(len(keys), bool)
-        free[np.unique(keys, return_index=True)[1]] = True  # each text once, at its first place
-        free &= ranked.passed & ~np.isin(keys, list(taken))
-        window = slice(self._config.skip, self._config.depth)
-        return ranked.documents[free][window], ranked.scores[free][window]
+        missing += (0 if self._taught else config.random) - len(random)
+        teacher = NO_NUMBERS
+        if self._taught and ranked is not None:
+            by_document = dict(zip(ranked.documents.tolist(), ranked.scores.tolist(), strict=True))
+            teacher = np.array([by_document[row] for row in chosen], np.float32)
+        return _Group(query, visit, np.array(chosen, np.int64), teacher), filled, missing
 
     def _random(self, count: int, taken: set[int], rng: np.random.Generator) -> list[int]:
         """Sample documents of the whole collection whose texts are not taken yet."""
@@ -407,3 +566,13 @@ class _Pool:
                 taken.add(int(self._same[row]))
                 rows.append(row)
         return rows
+
+
+class _Group(NamedTuple):
+    """A sampled group, its positive first."""
+
+    query: int
+    visit: int
+    documents: np.ndarray
+    teacher: np.ndarray
+    """A teacher's scores of the documents, or nothing."""

@@ -26,7 +26,7 @@ def _refuses(retriever: Path) -> None:
     """Refuse a retriever that makes no vectors."""
     if (kind := read_json(retriever / "model" / MODEL_CONFIG)["kind"]) != DEFAULT:
         raise UserError(
-            f"search: dimensions, vectors: a retriever of the kind {kind} has no vectors to quantise. Remove both."
+            f"`search.dimensions` and `search.vectors` need vectors, and a {kind} retriever has none. Remove both keys."
         )
 
 

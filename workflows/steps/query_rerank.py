@@ -133,8 +133,12 @@ class Predictor:
         self._inference = TimedInference(CrossEncoder, model, precision=config.precision, **options)
         self._reading = RerankerInputs.stored(data, TokenStore(tokens, model), self._inference.config.pair_tokens)
 
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Read some expansions and their queries."""
+        return {**task, "inputs": self._inference.prepare(self._reading, np.arange(task["start"], task["stop"]))}
+
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the predicted ranks of some expansions. Return the seconds that the model took."""
-        ranks, took = self._inference.timed(self._reading, np.arange(task["start"], task["stop"]))
+        ranks, took = self._inference.timed_outputs(task["inputs"])
         save_array(path, ranks)
         return took

@@ -1,5 +1,4 @@
-"""Score pairs of a query and a document with a ranker, on Ray Data. The pairs come from groups, or from a ranking to
-rerank."""
+"""Score pairs of a query and a document with a ranker. The pairs come from groups, or from a ranking to rerank."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -145,9 +144,14 @@ class Scorer:
         self._reading = Pairs(store.template, store.queries, store.documents, self.inference.config.pair_tokens)
         self._pairs = np.load(pairs, mmap_mode="r")
 
+    def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Read the texts of one shard's pairs."""
+        pairs = np.array(self._pairs[task["start"] : task["stop"]])
+        return {**task, "inputs": self.inference.prepare(self._reading, pairs)}
+
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         """Write the scores of one shard. Return the seconds that the model took."""
-        scores, took = self.scores(np.array(self._pairs[task["start"] : task["stop"]]))
+        scores, took = self.inference.timed_outputs(task["inputs"])
         save_array(path, scores)
         return took
 

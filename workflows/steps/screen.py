@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from sparring.components.data import own_documents, row_runs
 from sparring.components.data.groups import ids_of, known_positives, query_ids_of, rows_of
-from sparring.components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
+from sparring.components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, columns_of, pieces, read
 from sparring.components.data.vectors import DocumentVectors, Lists
 from sparring.components.files import replacing, write_json
 from sparring.components.retrieval import screening
@@ -48,7 +48,7 @@ def screen(
     margin is the distance to the best-ranked relevant document. It removes nothing for queries whose list has no
     relevant document (`without_positive`).
     """
-    answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
+    answered = config.answering or "hit" in columns_of(ranking / "ranking.parquet")
     schema = ANSWERED if answered else RANKING
     wanted = query_ids_of(data, [split])
     look = _Look(data, tokens, votes, vectors, config)

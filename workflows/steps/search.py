@@ -2,23 +2,23 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
 from sparring.components.compute.processor import configure_process
 from sparring.components.config import Config
-from sparring.components.data.groups import check_k, id_order, ids_of
+from sparring.components.data.groups import IdOrder, check_k
 from sparring.components.data.own_documents import LeftOut
-from sparring.components.data.tables import RANKING, counts
+from sparring.components.data.tables import RANKED, counts, notes, write_ranking_part
 from sparring.components.data.vectors import document_lengths, document_shards, read_query_ids, read_rows
-from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
+from sparring.components.files import read_json, save_array, write_json
 from sparring.components.retrieval import topk
 from sparring.components.retrieval.kind import (
     DEFAULT,
@@ -40,7 +40,13 @@ from sparring.workflows.store.dag import Description
 EF_CONSTRUCTION = 40
 """FAISS's default number of candidates while it builds a graph."""
 QUERIES_OF_INDEX = 1024
+QUERIES_OF_PART = 1024
+"""Largest number of queries in a part of the ranking."""
 QUERIES_MERGED = 512
+"""Number of queries of a part's row group."""
+FILE, ORDER, TIMES = "ranking.parquet", ".order", "times.json"
+SHARES = "shares"
+"""Key of a part's note with the recall of sampled queries."""
 
 
 class Cuts(NamedTuple):
@@ -51,7 +57,7 @@ class Cuts(NamedTuple):
     scores: int
 
 
-ON_CPU, ON_GPU = Cuts(4096, 2**20, 2**30), Cuts(topk.GPU_QUERY_BLOCK, 2**23, 2**36)
+ON_CPU, ON_GPU = Cuts(QUERIES_OF_PART, 2**20, 2**30), Cuts(topk.GPU_QUERY_BLOCK, 2**23, 2**36)
 """Shards for a GPU are larger. A shard's documents are copied to the GPU, and most of them are read twice until each
 query has its first k."""
 
@@ -162,8 +168,9 @@ VECTORS = {
     "vectors": ("documents-*.npy",),
     "queries": ("queries.npy",),
     "index": ("*",),
+    "out": ("found-*.npy", "sample-*.npy", "ranking.parquet/*"),
 }
-"""Inputs that only the workers read."""
+"""Files that only the workers read."""
 
 
 @Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
@@ -187,40 +194,49 @@ def search(
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
-    documents = check_k(k, data)
-    query_ids = read_query_ids(queries)
-    ranking, recall = out / "ranking.parquet", out / "recall.json"
-    left_out = LeftOut(data)
-    most = min(k + left_out.most, documents)
-    if not ranking.exists():
-        doc_ids = _prepare(out, data, len(query_ids), config.sample)
-        kind = kind_stored(vectors)
-        gpu = machine.cuda and (index is None or kind.index_on_gpu())
-        workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
-        cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
-        factory = config.index if index is not None else None
-        pieces = cut(len(query_ids), files=kind.index_files(factory, len(document_lengths(vectors))) if factory else [])
-        sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
+    documents, count = check_k(k, data), len(read_query_ids(queries))
+    kind = kind_stored(vectors)
+    gpu = machine.cuda and (index is None or kind.index_on_gpu())
+    workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
+    cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
+    factory = config.index if index is not None else None
+    pieces = cut(count, files=kind.index_files(factory, len(document_lengths(vectors))) if factory else [])
+    sampled = cut(min(config.sample, count), name="sample") if index and count else []
+    parts = _parts(out, pieces)
+    # A worker without a GPU writes the part of a block of queries itself if it searches all documents.
+    whole = len(parts) == len(pieces) and not (gpu or index)
+    options: dict[str, Any] = {
+        "out": out,
+        "machine": machine,
+        "pool": machine.cluster.map,
+        "work": str(out),
+        "data": str(data),
+        "queries": str(queries),
+        "k": k,
+    }
+    made = transfer.made(out)
+    if not all(part.file in made for part in parts):
         counted = map_shards(
             _Searching,
-            pieces + sampled,
-            out=out,
-            machine=machine,
-            pool=machine.cluster.map,
+            [piece._replace(file=part.file) for piece, part in zip(pieces, parts, strict=True)]
+            if whole
+            else [*pieces, *sampled],
             unit="million scores",
             gpu=gpu,
-            work=str(out),
             vectors=str(vectors),
-            queries=str(queries),
-            k=most,
             device="cuda" if gpu else "cpu",
             index=str(index) if index else None,
             options=IndexOptions(config.probes, config.ef),
+            sample=config.sample,
+            whole=whole,
+            **options,
         )
-        write_json(recall, _recall(out, pieces, sampled, k) | counted if index else {})
-        _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, most), left_out, k)
-    remove(out, "found-*.npy", "sample-*.npy", "order.npy", "sample.npy")
-    return {"queries": len(query_ids), **counts(ranking), **read_json(recall)}
+        if index is not None:
+            write_json(out / TIMES, counted)
+        if not whole:
+            map_shards(_Merging, parts, unit="queries", exact=list(_blocks(out, sampled).values()), **options)
+    transfer.remove(out, "found-*.npy", "sample-*.npy", f"{ORDER}*")
+    return {"queries": count, **counts(out / FILE), **(_recall(out, k) if index else {})}
 
 
 @Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
@@ -239,16 +255,6 @@ def candidates(
     """Search for `times` times `k` documents, or for all if there are fewer. The step `rescore` keeps the best `k`."""
     most = min(k * times, check_k(k, data))
     return search(out, machine, data=data, vectors=vectors, queries=queries, k=most, config=config, index=index)
-
-
-def _prepare(out: Path, data: Path, queries: int, sample: int) -> pa.Array:
-    """Write what the workers read: each document's place in the order of ids, and the sampled queries. Return the ids
-    in order."""
-    doc_ids = ids_of(data / "documents.parquet", "doc_id")
-    by_id, order = id_order(doc_ids)
-    for name, array in {"order.npy": order, "sample.npy": _sampled(queries, sample)}.items():
-        write_array(out / name, array)
-    return doc_ids.take(pa.array(by_id))
 
 
 def _sampled(count: int, sample: int) -> np.ndarray:
@@ -279,7 +285,7 @@ def _pieces(
     runs = whole or [(None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)]
     begins = np.cumsum([0, *lengths]).tolist()
     pieces = []
-    for start in range(0, queries, many):
+    for start in range(0, max(1, queries), many):  # without queries, one part without rows
         for index, first, last in runs:
             stop = min(start + many, queries)
             task = {"queries": name, "start": start, "stop": stop, "index": index}
@@ -290,86 +296,148 @@ def _pieces(
     return pieces
 
 
-def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
-    """Yield the best documents over all runs, for some queries at a time, in order."""
-    blocks: dict[int, list[np.ndarray]] = {}
+def _blocks(out: Path, pieces: list[Shard]) -> dict[tuple[int, int], list[str]]:
+    """Return the files of keys of each block of queries: one file a run of documents."""
+    blocks: dict[tuple[int, int], list[str]] = {}
     for piece in pieces:
-        blocks.setdefault(piece.task["start"], []).append(np.load(out / piece.file, mmap_mode="r"))
-    for start in sorted(blocks):
-        for first in range(0, len(blocks[start][0]), QUERIES_MERGED):
-            yield topk.merge([run[first : first + QUERIES_MERGED] for run in blocks[start]], k)
+        blocks.setdefault((piece.task["start"], piece.task["stop"]), []).append(str(out / piece.file))
+    return blocks
 
 
-def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dict[str, Any]:
-    """Compute the share of the sample's exact k best documents that the index found."""
-    exact = list(_merged(out, sampled, k))
-    if not exact:
-        return {}
-    truth = topk.tie_ranks_of(np.concatenate(exact))
-    queries = sum(piece.task["stop"] - piece.task["start"] for piece in pieces)
-    wanted = _sampled(queries, len(truth))
-    shares, first = [], 0
-    for lists in _merged(out, pieces, k):
-        for number in np.flatnonzero((wanted >= first) & (wanted < first + len(lists))):
-            row = lists[wanted[number] - first]
-            shares.append(len(np.intersect1d(topk.tie_ranks_of(row[row != topk.NO_DOCUMENT]), truth[number])) / k)
-        first += len(lists)
-    return {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)}
+def _parts(out: Path, pieces: list[Shard]) -> list[Shard]:
+    """Cut the ranking into parts of at most `QUERIES_OF_PART` queries of a block."""
+    parts = []
+    for (block, end), files in _blocks(out, pieces).items():
+        for start in range(block, max(end, block + 1), QUERIES_OF_PART):
+            stop = min(end, start + QUERIES_OF_PART)
+            task = {"files": files, "block": block, "start": start, "stop": stop}
+            parts.append(Shard(f"{FILE}/{start:08d}.parquet", stop - start, task))
+    return parts
 
 
-def _write_ranking(
-    to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys], left_out: LeftOut, k: int
-) -> None:
-    """Write the lists as one table. Documents that `left_out` names are removed, and each list is cut to `k`."""
-    first = 0
-    with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
-        for lists in merged:
-            present = lists != topk.NO_DOCUMENT
+def _merged(runs: Sequence[topk.Keys], k: int) -> Iterator[topk.Keys]:
+    """Yield the k best documents over all runs, for some queries at a time, in order."""
+    for first in range(0, len(runs[0]), QUERIES_MERGED):
+        yield topk.merge([run[first : first + QUERIES_MERGED] for run in runs], k)
+
+
+def _recall(out: Path, k: int) -> dict[str, Any]:
+    """Compute the share of the sample's exact k best documents that the index found. Add the seconds that it took."""
+    shares = list(chain.from_iterable(filter(None, notes(out / FILE, SHARES))))
+    recall = {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)} if shares else {}
+    return {**recall, **read_json(out / TIMES)}
+
+
+RANKS = {"work": ("*",), "data": ("documents.parquet",)}
+"""Files of `_Writer`'s arguments that tasks name, or of which it reads a part."""
+
+
+class _Writer:
+    """Writes keys as a part of the ranking: with the documents' ids and rows, and without documents left out."""
+
+    def __init__(self, *, work: str, data: str, queries: str, k: int) -> None:
+        self.order = IdOrder(Path(data), Path(work) / ORDER)
+        self.query_ids, self._left_out, self._k = read_query_ids(Path(queries)), LeftOut(Path(data)), k
+        self.most = min(k + self._left_out.most, len(self.order.rows))
+        """Number of documents to retrieve, so that lists of `k` remain."""
+
+    def write(self, path: Path, start: int, lists: Iterable[topk.Keys], **noted: Any) -> None:
+        """Write the lists of consecutive queries from `start` on. Each item of `lists` becomes a row group."""
+        write_ranking_part(path, self._tables(start, lists), RANKED, **noted)
+
+    def _tables(self, start: int, lists: Iterable[topk.Keys]) -> Iterator[pa.Table]:
+        for keys in lists:
+            present = keys != topk.NO_DOCUMENT
             row, rank = np.nonzero(present)
+            documents = self.order.rows[topk.tie_ranks_of(keys[present])]
             columns = [
-                query_ids.take(pa.array(first + row)),
-                doc_ids.take(pa.array(topk.tie_ranks_of(lists[present]))),
+                self.query_ids.take(pa.array(start + row)),
+                self.order.ids.take(pa.array(documents)),
                 pa.array(rank + 1, pa.int32()),
-                pa.array(topk.scores_of(lists[present])),
+                pa.array(topk.scores_of(keys[present])),
+                pa.array(documents),
             ]
-            writer.write_table(left_out(pa.table(columns, schema=RANKING), k))
-            first += len(lists)
+            yield self._left_out(pa.table(columns, schema=RANKED), self._k)
+            start += len(keys)
+
+
+class _Merging:
+    """A worker that merges the lists of all runs into a part of the ranking.
+
+    `exact` are the files with the exact lists of sampled queries, of one block after another. For each sampled query in
+    a part, the part notes the share of the exact k best documents that the index found.
+    """
+
+    on_demand: ClassVar = RANKS
+
+    def __init__(self, *, threads: int, exact: list[list[str]], k: int, **ranking: str) -> None:
+        self._writer, self._k = _Writer(k=k, **ranking), k
+        lists = [keys for files in exact for keys in _merged(_opened(files), self._writer.most)]
+        self._exact = topk.tie_ranks_of(np.concatenate(lists)) if lists else np.empty((0, 0), np.int64)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        start, stop, block = task["start"], task["stop"], task["block"]
+        runs = [keys[start - block : stop - block] for keys in _opened(task["files"])]
+        noted = {SHARES: self._shares(start, stop, runs)} if len(self._exact) else {}
+        self._writer.write(path, start, _merged(runs, self._writer.most), **noted)
+
+    def _shares(self, start: int, stop: int, runs: list[topk.Keys]) -> list[float]:
+        sampled, shares = _sampled(len(self._writer.query_ids), len(self._exact)), []
+        for number in np.flatnonzero((sampled >= start) & (sampled < stop)):
+            row = sampled[number] - start
+            keys = topk.merge([run[row : row + 1] for run in runs], self._writer.most)
+            found = topk.tie_ranks_of(keys[keys != topk.NO_DOCUMENT])
+            shares.append(len(np.intersect1d(found, self._exact[number])) / self._k)
+        return shares
+
+
+def _opened(files: Iterable[str]) -> list[topk.Keys]:
+    return [np.load(file, mmap_mode="r") for file in files]
 
 
 class _Searching:
     """A worker that finds the best documents for a block of queries, exactly in a run of document shards or with the
     index."""
 
-    on_demand: ClassVar = {"vectors": ("documents-*.npy",), "index": ("*",)}
+    on_demand: ClassVar = {**RANKS, "vectors": ("documents-*.npy",), "index": ("*",)}
 
     def __init__(
         self,
         *,
         threads: int,
-        work: str,
         vectors: str,
         queries: str,
-        k: int,
         device: str,
         index: str | None,
         options: IndexOptions,
+        sample: int,
+        whole: bool,
+        **ranking: Any,
     ) -> None:
-        self._threads, self._k, self._device = threads, k, device
-        self._work, self._vectors, self._queries = Path(work), Path(vectors), Path(queries)
+        self._threads, self._device, self._whole, self._sample = threads, device, whole, sample
+        self._vectors, self._queries = Path(vectors), Path(queries)
         self._index, self._options = Path(index or ""), options
         self._kind = kind_stored(self._vectors)
+        self._writer = _Writer(queries=queries, **ranking)
+        self._k = self._writer.most
         self._opened: dict[str, Callable[[Rows, topk.Keys, int], topk.Keys]] = {}
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         began = time.perf_counter()
         rows = np.arange(task["start"], task["stop"])
-        rows = np.load(self._work / "sample.npy")[rows] if task["queries"] == "sample" else rows
-        queries = read_rows(self._queries / "queries.npy")[rows]
-        order = np.load(self._work / "order.npy", mmap_mode="r")[slice(*task["order"])]
-        if task["index"] is None:
-            save_array(path, self._exact(queries, order, task["first"], task["last"]))
+        queries = read_rows(self._queries / "queries.npy")
+        rows = _sampled(len(queries), self._sample)[rows] if task["queries"] == "sample" else rows
+        order = self._writer.order.places[slice(*task["order"])]
+        if not len(rows):
+            keys = np.empty((0, 0), np.int64)
+        elif task["index"] is None:
+            keys = self._exact(queries[rows], order, task["first"], task["last"])
         else:
-            save_array(path, self._approximate(queries, order, task["index"]))
+            keys = self._approximate(queries[rows], order, task["index"])
+        if self._whole:
+            self._writer.write(path, task["start"], _merged([keys], self._k))
+        else:
+            save_array(path, keys)
         took = time.perf_counter() - began
         return {"search_seconds": took, "index_seconds": 0.0 if task["index"] is None else took}
 

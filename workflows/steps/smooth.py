@@ -55,9 +55,9 @@ class SmoothConfig(SmoothingConfig):
     """Smoothing of the labels in groups."""
 
     context: int | None = Field(None, ge=1)
-    """N, the number of candidates of a group among which similarities are computed: the ground truth, filled up with
-    the first remaining candidates. The rest get target 0, except with `uniform`. Null takes the whole group. The paper
-    finds some tens enough."""
+    """N, the number of candidates of a group that are compared: the relevant ones, then the first others. The remaining
+    candidates get target 0, except with `uniform`. Null compares the whole group. The paper finds a few tens
+    enough."""
 
 
 @Description(part="soft labels", version=2, workers_read={"data": ("documents.parquet",)})

@@ -65,7 +65,7 @@ def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, 
         pairs = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     else:
         if ranking is None:
-            raise UserError("targets: documents: answering are found in a ranking, and there is none here")
+            raise UserError("`targets.documents: answering` needs a ranking, and this step has none. Use `judged`.")
         pairs = read(ranking / "ranking.parquet", ANSWERED, filters=[("hit", "=", True)])
         pairs = pairs.sort_by([("query_id", "ascending"), ("rank", "ascending")])
     all_documents = config.kind == "title" and config.several == "joined"

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
@@ -185,11 +186,18 @@ def _delete(files: list[_File], excess: float, locked: Path) -> int:
             in_use = held[file.artifact]
             if in_use is None or not in_use.isdisjoint(map(str, (file.path, *file.path.parents))):
                 continue
-            if is_on_s3(file.artifact, file.path):
+            if is_on_s3(file.artifact, file.path) or _is_hidden(file):
                 file.path.unlink()
-                (file.artifact / VERSIONS / file.path.relative_to(file.artifact)).unlink()
+                (file.artifact / VERSIONS / file.path.relative_to(file.artifact)).unlink(missing_ok=True)
                 freed += file.size
     return freed
+
+
+def _is_hidden(file: _File) -> bool:
+    """Check whether workers of a node have written a file for themselves: into a hidden folder that is not being
+    written, such as `.order`."""
+    folder, *rest = file.path.relative_to(file.artifact).parts
+    return bool(rest) and folder.startswith(".") and not fnmatch(folder, ".*.????????")
 
 
 def is_on_s3(artifact: Path, path: Path) -> bool:

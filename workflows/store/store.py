@@ -39,7 +39,7 @@ NOT_MADE = {RECORD, FAILURE, LOCK, PROGRESS, DIGESTS, ETAGS, "ray"}
 
 
 def is_made(name: str) -> bool:
-    """Check whether a file of an artifact was made by its step: it is not temporary, hidden or its driver's."""
+    """Check whether a step made a file of its artifact: hidden files do not count, nor those that the driver writes."""
     parts = Path(name).parts
     return parts[0] not in NOT_MADE and not any(part.startswith(".") for part in parts)
 

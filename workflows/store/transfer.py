@@ -25,7 +25,6 @@ from sparring.workflows.store.dag import mapped
 from sparring.workflows.store.store import NOT_MADE, among, is_made
 
 UPLOADED = ".uploaded"
-files.open_elsewhere = lambda path: s3.open_file(path) if s3.is_cached(path) else path
 
 Leaves = Callable[[str], bool]
 """Check whether a file of an artifact is left on S3."""
@@ -174,10 +173,26 @@ def _prefix(artifact: Path, paths: Sequence[Path]) -> str:
     return os.path.commonprefix(entries)  # noqa: RUF071  (characters are meant)
 
 
-def _complete_files(remote: s3.Listing) -> s3.Listing:
-    """Select the files of an artifact's listing that are in no directory, or in a complete directory.
+def _open_elsewhere(path: Path) -> Any:
+    return s3.open_file(path) if s3.is_cached(path) else path
 
-    A directory `*.parquet` is a table in parts, and each part is complete by itself.
+
+def _parts_elsewhere(path: Path) -> list[Path] | None:
+    """List the parts of a table on S3, since the cache may have only some of them. None if the table is one file."""
+    if not s3.is_cached(path) or path.is_file():
+        return None
+    artifact = _artifact_of(path)
+    folder = f"{path.relative_to(artifact)}/"
+    return sorted(artifact / name for name in s3.listing(artifact, folder) if is_made(name)) or None
+
+
+files.open_elsewhere, files.parts_elsewhere = _open_elsewhere, _parts_elsewhere
+
+
+def _complete_files(remote: s3.Listing) -> s3.Listing:
+    """Select the files of a listing that are in no directory, in a complete directory, or a part of a table.
+
+    Workers write a large table in parts, each on its own (`tables.parts`).
     """
     directories = {name.removesuffix(f"/{UPLOADED}") for name in remote if name.endswith(f"/{UPLOADED}")}
 

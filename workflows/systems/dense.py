@@ -1,19 +1,18 @@
 """A retriever as a system: its documents' vectors, an index over them, and its rankings."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparring.components.config import UserError
 from sparring.components.data.tokenizers import MODEL_CONFIG, lengths_of
-from sparring.components.data.vectors import document_shards
 from sparring.components.files import read_json
 from sparring.components.retrieval import quantised
-from sparring.components.retrieval.kind import DEFAULT
-from sparring.components.retrieval.kinds.dense import INDEX
+from sparring.components.retrieval.kind import DEFAULT, kind_named
 from sparring.components.retrieval.quantised import Kind
+from sparring.components.retrieval.stage import RetrieverStage
 from sparring.components.systems import model_folder
-from sparring.components.systems.config import DenseStage as Stage
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.encode import EncodeConfig, encode_queries
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
@@ -183,8 +182,6 @@ class Dense(System):
     def check_folder(self) -> None:
         """Raise UserError unless a FAISS index finds the same documents."""
         label = self.ranking("queries").label.removesuffix(" (queries)")
-        if self.model.kind != DEFAULT:
-            raise UserError(f"{label!r} is of the kind {self.model.kind}; accepted: dense")
         if self.rescored_by is not None:
             raise UserError(f"{label!r} orders what is found by other vectors; accepted: one kind of vectors")
         if self.search.vectors == "binary":
@@ -200,40 +197,30 @@ class Dense(System):
         else:
             store.fetch([self.searched_vectors])
 
-    def describe(self, name: str, store: "Store", names: Names) -> Stage:
+    def describe(self, name: str, store: "Store", names: Names) -> RetrieverStage:
         """Describe the retriever and its index."""
-        model = store.path(self.retriever) / "model"
-        settings = read_json(model / MODEL_CONFIG)
-        dimensions = self.search.dimensions or settings.get("truncate")
-        return Stage(
+        model, stage = store.path(self.retriever) / "model", kind_named(self.model.kind).stage
+        details = stage.details(partial(_path_for, name), read_json(model / MODEL_CONFIG), self.search)
+        return stage(
             retriever=path_for("retriever", name),
-            index=path_for("index", name, ".faiss"),
             k=self.k,
             query_tokens=lengths_of(model)["query_tokens"],
             precision=self.encode.precision,
             vectors=self.encode.vectors,
-            dimensions=dimensions,
-            normalize=dimensions is not None and settings["similarity"] == "cosine",
+            **{"kind": self.model.kind, **details},
         )
 
     def open(self, name: str, plan: "Plan", library: "Library") -> Any:
         """Open the retriever, and its vectors or its index."""
         return library.retriever(self, name, plan)
 
-    def write(self, stage: Stage, folder: Path, store: "Store") -> None:
-        """Copy the retriever, and the index with its search parameters. Without an index, write a flat one of all
-        vectors."""
-        from sparring.components.retrieval import index
-
+    def write(self, stage: RetrieverStage, folder: Path, store: "Store") -> None:
+        """Copy the retriever, and write the index or the documents' representations."""
         model_folder.copy(store.path(self.retriever) / "model", folder / stage.retriever)
-        to = folder / stage.index
-        if self.index is not None:
-            file, search = store.path(self.index) / INDEX, self.search
-            index.write(index.read(file, probes=search.probes, ef=search.ef, threads=cores(), gpu=False), to)
-            return
-        path = store.path(self.searched_vectors)
-        quantiser = quantised.read(path)
-        if quantiser is not None and quantiser.vectors == "int8":
-            index.write(index.of_int8(quantiser.scale or [], document_shards(path)), to)
-        else:
-            index.write(index.build("Flat", document_shards(path), threads=cores()), to)
+        index = None if self.index is None else store.path(self.index)
+        stage.write(folder, store.path(self.searched_vectors), index, self.search, threads=cores())
+
+
+def _path_for(name: str, stem: str, ending: str) -> str:
+    """Name a file of a stage."""
+    return path_for(stem, name, ending)

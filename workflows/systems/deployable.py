@@ -98,7 +98,7 @@ class Deployment:
             }
         documents = count(store.path(self.data) / "documents.parquet")
         tree = {"version": VERSION, "name": self.name, "documents": documents}
-        return SystemConfig.model_validate({**tree, "stages": {name: vars(stage) for name, stage in stages.items()}})
+        return SystemConfig.model_validate({**tree, "stages": stages})
 
     def write(self, config: SystemConfig, folder: Path, store: Store) -> None:
         """Write the models and indexes of the described stages to a folder."""

@@ -16,8 +16,8 @@ from sparring.components.files import read_json
 from sparring.components.models.generator_configs import GenerateConfig
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.systems import model_folder
-from sparring.components.systems.config import ExpansionStage as Stage
-from sparring.components.systems.config import QueryRerankerConfig
+from sparring.components.systems.stages.expansion import ExpansionStage as Stage
+from sparring.components.systems.stages.expansion import QueryRerankerConfig
 from sparring.workflows.store.dag import Step
 from sparring.workflows.systems.lexical import Lexical
 from sparring.workflows.systems.system import Cost, Names, Rankings, System, path_for
@@ -74,7 +74,7 @@ class Expanded(System):
     price: Callable[[str], Cost]
     """Cost of a split's queries."""
     choice: Literal["first", "lowest", "concat", "all"] = "first"
-    """Expansions that are searched for, as `components.systems.config.ExpansionStage` has them."""
+    """Expansions that are searched for, as `components.systems.stages.expansion.ExpansionStage` has them."""
     reranker: QueryReranker | None = None
     """Chooses among the expansions, with `choice: lowest`."""
     number: int | None = None

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sparring.components.retrieval.fusion import FusionConfig, fitted
-from sparring.components.systems.config import FusedStage as Stage
+from sparring.components.retrieval.fusion import FusionConfig, read_chosen
+from sparring.components.systems.stages.fused import FusedStage as Stage
 from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.store.dag import Step, step
@@ -92,5 +92,5 @@ class Fused(System):
 
     def describe(self, name: str, store: Store, names: Names) -> Stage:
         """Describe what is fused and how."""
-        fusion = self.fusion if (fit := self._fit) is None else fitted(store.path(fit))
+        fusion = self.fusion if (fit := self._fit) is None else read_chosen(store.path(fit))
         return Stage.model_validate({**fusion.model_dump(), "of": [names(part) for part in self.systems]})

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparring.components.retrieval import lucene
+from sparring.components.retrieval.kinds.lexical import LexicalStage as Stage
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
-from sparring.components.systems.config import LexicalStage as Stage
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.systems.system import Cost, Names, System, TimeSpent, path_for
@@ -42,6 +42,11 @@ class Lexical(System):
     def is_lexical(self) -> bool:
         """Its scores are BM25's."""
         return True
+
+    @property
+    def lexical_k(self) -> int:
+        """The number of requested documents."""
+        return self.k
 
     def ranking(self, *splits: str) -> Step:
         """Return the step that ranks the queries of some splits."""

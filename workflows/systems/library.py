@@ -10,25 +10,23 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sparring.components.config import Config, UserError
+from sparring.components.config import UserError
 from sparring.components.data.tables import QUERIES, read
-from sparring.components.data.vectors import SHARDS, DocumentVectors, document_shards
+from sparring.components.data.vectors import DocumentVectors
 from sparring.components.expansion import feedback
 from sparring.components.retrieval import lucene, quantised, topk
-from sparring.components.retrieval.kind import IndexOptions, RetrieverKind, kind_stored
+from sparring.components.retrieval.kind import IndexOptions
 from sparring.components.retrieval.kinds.dense import INDEX
-from sparring.components.systems.config import (
-    DenseStage,
-    ExpansionStage,
-    LexicalStage,
-    RankerStage,
-    ReaderStage,
-    SystemConfig,
-)
+from sparring.components.retrieval.kinds.lexical import LexicalStage
+from sparring.components.retrieval.stage import Nearest, RetrieverStage, Vectors, open_search
+from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
 from sparring.components.systems.expanding import Expander, ExpansionWriter, RankPredictor
-from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, Nearest, PairScorer, Vectors
+from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer
 from sparring.components.systems.reading import AnswerWriter
+from sparring.components.systems.stages.expansion import ExpansionStage
+from sparring.components.systems.stages.ranker import RankerStage
+from sparring.components.systems.stages.reader import ReaderStage
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.store.dag import Step
@@ -64,21 +62,10 @@ class Library:
     def system(self, plan: Plan) -> LoadedSystem:
         """Open a system."""
         config, stages = plan.config, plan.deployment.stages
-        kinds = (LexicalStage, DenseStage, RankerStage, ExpansionStage, ReaderStage)
-        opened: dict[type[Config], dict[str, Any]] = {kind: {} for kind in kinds}
-        for kind, parts in opened.items():  # BM25 first, since Java starts while Python imports torch
-            for name, _ in config.of_kind(kind):
-                parts[name] = stages[name].open(name, plan, self)
-        lexical, dense, rankers, expanders, readers = opened.values()
-        return LoadedSystem(
-            config,
-            self.documents(plan.deployment.data),
-            lexical=lexical,
-            dense=dense,
-            rankers=rankers,
-            expanders=expanders,
-            reader=next(iter(readers.values()), None),
-        ).wait()
+        # Java starts while Python imports torch.
+        names = sorted(stages, key=lambda name: not config.stages[name].in_java)
+        parts = {name: stages[name].open(name, plan, self) for name in names}
+        return LoadedSystem(config, self.documents(plan.deployment.data), parts).wait()
 
     def documents(self, data: Step) -> Documents:
         """Open a collection's documents."""
@@ -127,7 +114,7 @@ class Library:
     def retriever(self, dense: Dense, name: str, plan: Plan) -> LoadedRetriever:
         """Open a retriever, and its vectors or its index."""
         stage = plan.config.stages[name]
-        assert isinstance(stage, DenseStage)
+        assert isinstance(stage, RetrieverStage)
         rounding = {"precision": stage.precision, "vectors": stage.vectors}
         folder = self._store.path(dense.retriever) / "model"
         # Adapters over the same model: it is held once for all.
@@ -145,17 +132,11 @@ class Library:
     def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """Return the search of the step `search`: by the run's index, or exact. With `rows`, also return a function
         that reads vectors."""
-        cuda, threads = self._options()["cuda"], self._threads
-        path = self._store.path(dense.searched_vectors)
-        kind = kind_stored(path)
-        if dense.index is None:
-            shards, device = document_shards(path), "cuda" if cuda else "cpu"
-            return (
-                partial(_exact, kind, shards, folder=path, device=device, threads=threads),
-                _reader(path) if rows else None,
-            )
-        folder, search = self._store.path(dense.index), dense.search
-        if rows:  # the vectors are read from the index too
+        cuda, threads, search = self._options()["cuda"], self._threads, dense.search
+        path, folder = self._store.path(dense.searched_vectors), None
+        if dense.index is not None:
+            folder = self._store.path(dense.index)
+        if folder is not None and dense.index is not None and rows:  # the vectors are read from the index too
             from sparring.components.retrieval import index
 
             opened = self._once(lambda: _faiss(folder, search, threads), dense.index, search.model_dump_json())
@@ -166,19 +147,14 @@ class Library:
                 ),
                 index.reader(opened),
             )
-        options, gpu = IndexOptions(search.probes, search.ef), cuda and kind.index_on_gpu()
-        factory = dense.index.inputs["factory"]
-        count = len(document_shards(path)) if (path / SHARDS).exists() else 1
-        parts = self._once(
-            lambda: [
-                (file, kind.open_index(folder / file.name, folder=path, options=options, threads=threads, gpu=gpu))
-                for file in kind.index_files(factory, count)
-            ],
-            dense.index,
+        options = IndexOptions(search.probes, search.ef)
+        nearest = self._once(
+            lambda: open_search(path, folder, search.index, options, threads=threads, cuda=cuda),
+            dense.index or dense.searched_vectors,
+            "search",
             str(options),
-            gpu,
         )
-        return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts, document_shards(path))), None
+        return nearest, _reader(path) if rows else None
 
     def _rescored(self, search: Nearest, dense: Dense, by: Step) -> Nearest:
         """Return the search of the step `rescore`, in which other vectors order the results of a search."""
@@ -187,7 +163,7 @@ class Library:
 
         def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
             candidates = search(queries, order, min(len(order), times * max(k, dense.k)))
-            return quantised.rescored(queries, candidates, order, documents, quantiser, k)
+            return quantised.rescore(queries, candidates, order, documents, quantiser, k)
 
         return nearest
 
@@ -205,18 +181,6 @@ def _ids_in(queries: Path, texts: Sequence[str]) -> list[str]:
     rows = read(queries, QUERIES, columns=["query_id", "text"], filters=[("text", "in", list(texts))])
     ids = dict(zip(rows["text"].to_pylist()[::-1], rows["query_id"].to_pylist()[::-1], strict=True))
     return [ids.get(text, text) for text in texts]
-
-
-def _exact(kind: RetrieverKind, shards: Any, queries: Any, order: topk.Keys, k: int, **options: Any) -> topk.Keys:
-    """Search all documents, without an index."""
-    return kind.top_k(queries, shards, order, k, **options)
-
-
-def _in_parts(parts: Any, shards: Any, queries: Any, order: topk.Keys, k: int) -> topk.Keys:
-    """Search an index that has several files, and merge the lists."""
-    begins = np.cumsum([0, *map(len, shards)])
-    lists = [search(queries, order[begins[file.first] : begins[file.stop]], k) for file, search in parts]
-    return topk.merge(lists, min(k, len(order)))
 
 
 def _faiss(folder: Path, search: SearchConfig, threads: int) -> Any:

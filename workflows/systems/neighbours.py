@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sparring.components.config import UserError, parse
 from sparring.components.neighbours.reranking import NeighboursRerankConfig, best
 from sparring.components.retrieval.kinds.dense import INDEX
-from sparring.components.systems.config import NeighboursStage as Stage
+from sparring.components.systems.stages.neighbours import NeighboursStage as Stage
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.choose_neighbours import ChooseConfig, chosen
 from sparring.workflows.steps.neighbours import rerank_by_neighbours

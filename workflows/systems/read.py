@@ -11,7 +11,7 @@ from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.files import read_json
 from sparring.components.models.reader_configs import ReadConfig, ReaderConfig
 from sparring.components.systems import model_folder
-from sparring.components.systems.config import ReaderStage as Stage
+from sparring.components.systems.stages.reader import ReaderStage as Stage
 from sparring.workflows.steps.read import read_answers
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.systems.model import Model

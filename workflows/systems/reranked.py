@@ -8,12 +8,11 @@ from sparring.components.evaluation.gate import GateConfig
 from sparring.components.files import read_json
 from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems import model_folder
-from sparring.components.systems.config import RankerStage as Stage
+from sparring.components.systems.stages.ranker import RankerStage as Stage
 from sparring.workflows.steps.gate import gate
 from sparring.workflows.steps.prior import RANKER, add_prior, fit_prior, teach_with_prior
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
 from sparring.workflows.store.dag import Step, step
-from sparring.workflows.systems.lexical import Lexical
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.system import Cost, Names, System, TimeSpent, path_for
 
@@ -127,11 +126,7 @@ class Reranked(System):
 
     def _prior_rankings(self, split: str) -> list[dict[str, Any]]:
         return [
-            {
-                "name": name,
-                "ranking": prior.ranking(split),
-                "lexical_k": prior.k if isinstance(prior, Lexical) else None,
-            }
+            {"name": name, "ranking": prior.ranking(split), "lexical_k": prior.lexical_k}
             for name, prior in self.priors.items()
         ]
 

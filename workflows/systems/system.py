@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sparring.components.config import UserError
-from sparring.components.systems.config import StageConfig
+from sparring.components.retrieval.stage import StageConfig
 from sparring.workflows.store.dag import Step
 
 if TYPE_CHECKING:
@@ -110,6 +110,12 @@ class System(ABC):
     def is_lexical(self) -> bool:
         """True if its scores are BM25's, in which 0 means that no word is shared."""
         return False
+
+    @property
+    def lexical_k(self) -> int | None:
+        """Number of requested documents. If a ranking has fewer, the score of all others is 0. None if it does not tell
+        their score."""
+        return None
 
     @property
     def identity(self) -> str:

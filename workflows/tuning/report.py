@@ -104,7 +104,7 @@ def format_table(table: TrialTable) -> str:
 def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str, then: str) -> Path:
     """Write the best trial's config as a file for `run`.
 
-    A comment in it has the command `then`, and says how to measure the config on the results' split.
+    Its comment gives the next command, `then`, and the `--set` that measures the config on `results_split`.
     """
     best, path = table.best, table.best_config
     assert best is not None

@@ -14,6 +14,7 @@ from sparring.components.data.tables import read
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
 from sparring.components.evaluation.selection import standard_error
 from sparring.workflows.distributed.machine import Machine
+from sparring.workflows.distributed.resources import end_warm
 from sparring.workflows.distributed.worker_group import shut_down
 from sparring.workflows.running.executor import execute
 from sparring.workflows.running.refusals import select_shared_checks
@@ -44,7 +45,8 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, machine: Machine, tra
         print(f"first what all trials have in common: {count}", file=sys.stderr, flush=True)
         later = [node for node in select_shared_checks(*graphs) if node.fingerprint not in shared]
         run_steps(waiting, store, machine, tracker, later=later)
-    shut_down()  # this driver's training workers, whose processors the trials need
+    shut_down()  # this driver's workers, whose processors the trials need
+    end_warm()
 
 
 def run_trial(trial: dict[str, Any], *, task: dict[str, Any]) -> None:

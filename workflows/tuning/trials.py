@@ -71,14 +71,14 @@ class TrialTable:
             return None
         except ValueError as error:
             raise UserError(
-                f"{folder / TRIALS}: not JSON: {error}; remove it: what the trials' steps made is kept"
+                f"{folder / TRIALS}: not JSON ({error}). Delete the file: the trials' artifacts stay."
             ) from None
         try:
             trials = [Trial(**trial) for trial in fields.pop("trials")]
             return cls(folder=folder, trials=trials, **fields)
         except (AttributeError, KeyError, TypeError) as error:
             raise UserError(
-                f"{folder / TRIALS}: not a table of trials: {error}; remove it: what the trials' steps made is kept"
+                f"{folder / TRIALS}: not a table of trials ({error}). Delete the file: the trials' artifacts stay."
             ) from None
 
     def resume(self) -> None:

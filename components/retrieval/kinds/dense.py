@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from sparring.components.config import UserError
+from sparring.components.config import Damaged, UserError
+from sparring.components.data.vectors import document_shards
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.shape import ModelShape
 from sparring.components.retrieval import quantised, topk
 from sparring.components.retrieval.kind import IndexFile, IndexOptions, IndexShape, RetrieverKind, Rows, VectorIndex
+from sparring.components.retrieval.stage import Nearest, RetrieverStage, Vectors
 
 if TYPE_CHECKING:
     from sparring.components.models.dual_encoder import DualEncoder
@@ -30,11 +34,98 @@ APART = 1e-4
 PROBES, EF = 16, 128
 """Cells of an inverted file and candidates of a graph that are looked at by default."""
 
+RETRIEVER = """\
+import faiss
+from sentence_transformers import SentenceTransformer
+(retriever := SentenceTransformer(stage["retriever"])).max_seq_length = stage["query_tokens"]
+vector = retriever.encode_query([query]).astype(stage["vectors"]).astype("float32")
+"""
+CUT = """\
+encode_query(
+    [query], truncate_dim=stage["dimensions"], normalize_embeddings=stage.get("normalize", False))\
+"""
+NEAR = """\
+# More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
+hits = (index := faiss.read_index(stage["index"])).search(vector, stage["k"] * (2 - hasattr(index, "hnsw")))
+hits = sorted((-s, list(documents)[i], i) for s, i in zip(hits[0][0].tolist(), hits[1][0].tolist()) if i >= 0)
+rows = {id: i for s, id, i in hits[: stage["k"]]}
+scores["NAME"] = {id: -s for s, id, i in hits[: stage["k"]]}
+"""
+KEPT = """\
+getattr(index, "make_direct_map", lambda: None)()  # an inverted file needs it to return vectors
+kept["NAME"] = vector, index, rows
+"""
+
+
+class DenseStage(RetrieverStage):
+    """A retriever's ranking: the documents with the largest inner products with the query's vector."""
+
+    kind: Literal["dense"] = "dense"
+    index: str = INDEX
+    """FAISS index. Row i is the i-th document."""
+    dimensions: int | None = Field(None, ge=1, exclude_if=lambda dimensions: dimensions is None)
+    """Number of leading dimensions that are used. If None, all are."""
+    normalize: bool = Field(False, exclude_if=lambda normalize: not normalize)
+    """Scale the shortened vector to length 1."""
+
+    has_vectors: ClassVar[bool] = True
+
+    @property
+    def contents(self) -> dict[str, str]:
+        return {
+            self.retriever: "the retriever, for `SentenceTransformer`",
+            self.index: "the documents' vectors, for `faiss.read_index`; row i is line i of the documents",
+        }
+
+    def sentence(self, name: str) -> str:
+        """Name the number of documents."""
+        return f"`{name}`: the retriever lists the {self.k} documents nearest to the query's vector."
+
+    def lines(self, system: Any, name: str) -> str:
+        """Search a FAISS index, and keep the vectors if another stage reads them."""
+        encode = RETRIEVER if self.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)
+        return encode + NEAR + (KEPT if system.reads_vectors(name) else "")
+
+    @classmethod
+    def details(cls, path: Callable[[str, str], str], model: Mapping[str, Any], search: Any) -> dict[str, Any]:
+        """Name the index, and how vectors are shortened."""
+        dimensions = search.dimensions or model.get("truncate")
+        normalize = dimensions is not None and model["similarity"] == "cosine"
+        return {"index": path("index", ".faiss"), "dimensions": dimensions, "normalize": normalize}
+
+    def write(self, folder: Path, rows: Path, index: Path | None, search: Any, *, threads: int) -> None:
+        """Copy the index with its search parameters. Without an index, write a flat one of all vectors."""
+        from sparring.components.retrieval import index as indexes
+
+        quantiser = quantised.read(rows)
+        if index is not None:
+            opened = indexes.read(index / INDEX, probes=search.probes, ef=search.ef, threads=threads, gpu=False)
+        elif quantiser is not None and quantiser.vectors == "int8":
+            opened = indexes.of_int8(quantiser.scale or [], document_shards(rows))
+        else:
+            opened = indexes.build("Flat", document_shards(rows), threads=threads)
+        indexes.write(opened, folder / self.index)
+
+    def search(
+        self, folder: Path, documents: int, *, threads: int, cuda: bool, rows: bool
+    ) -> tuple[Nearest, Vectors | None]:
+        """Open the FAISS index. Vectors are read from it too."""
+        from sparring.components.retrieval import index
+
+        path = folder / self.index
+        opened = index.read(path, threads=threads, gpu=cuda and not rows)
+        if opened.ntotal != documents:
+            raise Damaged(f"{path}: {opened.ntotal} vectors, and the system has {documents} documents", path)
+        cut = partial(quantised.cut, dimensions=self.dimensions, normalize=self.normalize)
+        nearest = lambda vectors, order, k: index.search(opened, cut(vectors), order, k)  # noqa: E731
+        return nearest, index.reader(opened) if rows else None
+
 
 class Dense(RetrieverKind):
     """One vector a text (`components.models.dual_encoder`)."""
 
     config = DualEncoderConfig
+    stage = DenseStage
 
     def model(self) -> type[DualEncoder]:
         """Return the dual encoder, which `SentenceTransformer(folder)` loads too."""

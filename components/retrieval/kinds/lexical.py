@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pyarrow.parquet as pq
 
-from sparring.components.data.tables import row_count
+from sparring.components.data.tables import rows_in
 from sparring.components.files import read_json, write_json
 from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.kind import IndexFile, IndexKind, IndexShape
 from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
 from sparring.components.retrieval.lucene_search import Searcher
+from sparring.components.retrieval.stage import FirstStage
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class Texts:
     """A collection's documents, read some at a time."""
 
     def __init__(self, table: Path) -> None:
-        self._table, self._rows = table, row_count(table)
+        self._table, self._rows = table, rows_in(table)
 
     def __len__(self) -> int:
         """Count the documents."""
@@ -56,10 +57,84 @@ class Texts:
                 yield lucene.as_json(doc_ids, bodies), sum(not body.strip(BLANK) for body in bodies)
 
 
+BM25 = """\
+(searcher := LuceneSearcher(os.path.abspath(stage["index"]))).set_bm25(stage["k1"], stage["b"])
+"""
+LANGUAGE = f"""\
+from jnius import autoclass
+searcher.set_analyzer(autoclass("{lucene.ANALYSIS}.CLASS")())
+"""
+ANY_LANGUAGE = f"""\
+from jnius import autoclass
+analyzer = autoclass("{lucene.ANALYSIS}.custom.CustomAnalyzer").builder()
+pairs = {lucene.PAIRS[0]!r}
+analyzer.addCharFilter("patternReplace", "pattern", pairs, "replacement", {lucene.PAIRS[1]!r}).withTokenizer("standard")
+for name in {lucene.FILTERS!r}:
+    analyzer.addTokenFilter(name)
+searcher.set_analyzer(analyzer.build())
+"""
+RM3 = """\
+rm3 = stage["rm3"]
+searcher.set_rm3(rm3["terms"], rm3["documents"], rm3["original"], filter_terms=rm3.get("filter_terms", True))
+"""
+WORDS = """\
+field = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField
+field(field(searcher.object, "cascade", True), "rerankers", True).removeLast()  # which sets equal scores apart
+scores["NAME"] = {hit.docid: hit.score for hit in searcher.search(query, stage["k"])}
+"""
+KEPT_WORDS = """\
+kept["NAME"] = lambda text, by=searcher, k=stage["k"]: {hit.docid: hit.score for hit in by.search(text, k)}
+"""
+
+
+class LexicalStage(BM25Config, FirstStage):
+    """BM25's ranking."""
+
+    kind: Literal["lexical"] = "lexical"
+    index: str = "lucene"
+    """Folder of the Lucene index."""
+    analysis: AnalyzerConfig
+    """Analyzer, which splits documents and queries into terms."""
+    rm3: RM3Config | None = None
+    """Relevance feedback. If None, there is none."""
+
+    in_java: ClassVar[bool] = True
+    is_lexical: ClassVar[bool] = True
+
+    @property
+    def contents(self) -> dict[str, str]:
+        return {self.index: "a Lucene index, for Pyserini's `LuceneSearcher`"}
+
+    @property
+    def lexical_k(self) -> int:
+        return self.k
+
+    def sentence(self, name: str) -> str:
+        """Name BM25's numbers."""
+        rm3 = "" if self.rm3 is None else " with relevance feedback (RM3)"
+        return f"`{name}`: BM25{rm3} lists {self.k} documents (k1 {self.k1:g}, b {self.b:g})."
+
+    def lines(self, system: Any, name: str) -> str:
+        """Search by Pyserini, and keep the searcher if another stage searches for expansions."""
+        analysis, lines = self.analysis, BM25
+        if analysis.language in lucene.ANALYZERS:
+            lines += LANGUAGE.replace("CLASS", lucene.ANALYZERS[analysis.language])
+        elif analysis.language != "en":
+            lines += ANY_LANGUAGE
+        elif analysis != type(analysis)():
+            stemmer, stopwords = analysis.stemmer, analysis.drop_stopwords
+            options = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
+            lines += "from pyserini.analysis import get_lucene_analyzer\n"
+            lines += f"searcher.set_analyzer(get_lucene_analyzer({options}))\n"
+        kept = KEPT_WORDS if system.searches_again(name) else ""
+        return lines + (RM3 if self.rm3 is not None else "") + WORDS + kept
+
+
 class Lexical(IndexKind):
     """Words, weighted by BM25."""
 
     in_java = True
+    stage = LexicalStage
 
     def documents(self, folder: Path) -> Sequence[Texts]:
         """Open a collection's table of documents."""

@@ -302,8 +302,8 @@ def _remarks(collection: _Collection) -> list[str]:
         if table is judging and (name := columns.get(role, {}).get("relevance")):
             lines.append(f"{table.name}: {name} is read as how relevant a document is, 0 for not at all")
         elif table is judging and rest:
-            hint = (
-                f"`relevance: THEIRS` under `{role}` of `columns`, no `graded: false`, `grades: {{WORD: 1}}` for words"
+            lines.append(
+                f"  if an unread column holds relevance grades, set `columns: {{{role}: {{relevance: COLUMN}}}}` and "
+                "delete `graded: false`; give words a number with `grades: {WORD: 1}`"
             )
-            lines.append(f"  if one of these says how relevant a document is: {hint}")
     return lines

@@ -24,6 +24,6 @@ def test_divided_by_the_largest_the_least_is_not_nothing() -> None:
 def test_shares_of_what_is_there() -> None:
     """Odds 1 : 2 at temperature 1, 1 : 4 at a half."""
     scores = np.log([[1.0, 2.0, 5.0]])
-    there = np.array([[True, True, False]])
-    assert softmax(scores, there, 1.0)[0] == pytest.approx([1 / 3, 2 / 3, 0])
-    assert softmax(scores, there, 0.5)[0] == pytest.approx([1 / 5, 4 / 5, 0])
+    forward = np.array([[True, True, False]])
+    assert softmax(scores, forward, 1.0)[0] == pytest.approx([1 / 3, 2 / 3, 0])
+    assert softmax(scores, forward, 0.5)[0] == pytest.approx([1 / 5, 4 / 5, 0])

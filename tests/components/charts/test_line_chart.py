@@ -49,8 +49,8 @@ def test_rankers_of_one_round_over_different_lists_have_curves_of_their_own() ->
 
 def test_of_many_horizontal_lines_single_systems_and_the_best_of_the_others_stay() -> None:
     """Nobody could tell more of them apart."""
-    others = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated", "start model by neighbours"]
-    names = ["BM25", "BM25 with RM3", *others, "start model", "warm retriever"]
+    rest = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated", "start model by neighbours"]
+    names = ["BM25", "BM25 with RM3", *rest, "start model", "warm retriever"]
     rows = [row(name, None, 0.1 * number) for number, name in enumerate(names, start=1)]
     rows += [row("retriever 1", 1, 0.9), row("retriever 2", 2, 0.9)]
     (chart,) = charts(rows)
@@ -132,8 +132,8 @@ def named(root: ElementTree.Element) -> dict[str | None, str | None]:
 
 def test_an_axis_may_be_another_than_rounds() -> None:
     root = drawn(Chart("share", {"labels": [Point(1, 0.5), Point(40, 0.1)]}, axis="rank"))
-    said = [element.text for element in root.iter() if element.text]
-    assert "rank" in said
-    assert "labels, rank 40: 0.100" in said
-    assert not [text for text in said if "round" in text]
+    message = [element.text for element in root.iter() if element.text]
+    assert "rank" in message
+    assert "labels, rank 40: 0.100" in message
+    assert not [text for text in message if "round" in text]
     assert root.attrib["aria-label"].startswith("share by rank: labels 0.500")

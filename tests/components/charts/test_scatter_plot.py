@@ -15,14 +15,17 @@ from sparring.components.charts.scatter_plot import Dot, Scatter, Timed, frontie
 
 
 def chart(ats: list[Any], *, log: bool = False) -> str:
-    dots = [Dot(at, 0.1 * place, "best" if place == 1 else "whole", f"trial {place}") for place, at in enumerate(ats)]
+    dots = [
+        Dot(position, 0.1 * place, "best" if place == 1 else "whole", f"trial {place}")
+        for place, position in enumerate(ats)
+    ]
     return svg(Scatter("RR@10", "a.rate", dots, log=log))
 
 
 def places(drawn: str) -> dict[str, float]:
     """Where each trial's point stands from left to right."""
-    found = re.findall(r'cx="([\d.]+)"[^>]*><title>trial (\d)', drawn)
-    return {number: float(x) for x, number in found}
+    result = re.findall(r'cx="([\d.]+)"[^>]*><title>trial (\d)', drawn)
+    return {number: float(x) for x, number in result}
 
 
 def test_numbers_stand_in_proportion() -> None:

@@ -14,6 +14,8 @@ import pytest
 from sparring.components.data import groups as module
 from sparring.components.data.groups import (
     Groups,
+    IdOrder,
+    document_rows,
     ids_of,
     known_positives,
     measured_queries,
@@ -21,7 +23,7 @@ from sparring.components.data.groups import (
     rows_of,
     write_lists,
 )
-from sparring.components.data.tables import GROUPS
+from sparring.components.data.tables import DOCUMENTS, GROUPS, MINED
 from tests.support import toy
 
 ROWS = [
@@ -133,3 +135,50 @@ def test_a_sample_is_of_queries_that_can_be_measured(tmp_path: Path, data: Path)
     )
     pq.write_table(pq.read_table(data / "qrels.parquet").slice(0, 0), tmp_path / "qrels.parquet")
     assert measured_queries(tmp_path, "test", 3) == test[:2]
+
+
+@pytest.fixture
+def unordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A collection whose ids are in no order, read in pieces of 7."""
+    monkeypatch.setattr(module, "AT_ONCE", 7)
+    ids = ["ä", "", *(f"d{number}" for number in np.random.default_rng(0).permutation(30)), "z\u2028", "😀"]
+    table = pa.table([ids, [""] * len(ids), ["text"] * len(ids)], schema=DOCUMENTS)
+    pq.write_table(table, tmp_path / "documents.parquet", row_group_size=5)
+    return tmp_path, ids
+
+
+def test_documents_are_looked_up_without_all_ids(unordered: tuple[Path, list[str]]) -> None:
+    data, ids = unordered
+    sought = [33, 0, 20, 0, 1, 8]
+    found = document_rows(pa.array([ids[row] for row in sought], pa.large_string()), data, source="x")
+    assert found.tolist() == sought
+    with pytest.raises(ValueError, match="x: the id d30 is not in the collection"):
+        document_rows(pa.array(["d1", "d30"], pa.large_string()), data, source="x")
+
+
+def test_mapped_ids_are_those_of_the_collection_and_in_the_order_of_code_points(
+    unordered: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    data, ids = unordered
+    for _ in range(2):  # written, and opened again
+        order = IdOrder(data, tmp_path / ".order")
+        assert order.ids.to_pylist() == ids
+        assert [ids[row] for row in order.rows] == sorted(ids)
+        assert order.places[order.rows].tolist() == list(range(len(ids)))
+    assert sorted(path.name for path in tmp_path.glob(".*")) == [".order", ".order.lock"]
+
+
+def test_groups_with_rows_need_no_ids_of_documents(tmp_path: Path, data: Path) -> None:
+    """Also when they are in parts, and after another column has changed."""
+    rows = [{"visit": 0, **row, "doc_rows": [int(name[1:]) for name in row["doc_ids"]]} for row in ROWS]
+    (tmp_path / "groups.parquet").mkdir()
+    for number, row in enumerate(rows):
+        pq.write_table(pa.Table.from_pylist([row], schema=MINED), tmp_path / "groups.parquet" / f"{number}.parquet")
+    (tmp_path / "data").mkdir()
+    shutil.copy(data / "queries.parquet", tmp_path / "data")
+    for path in (tmp_path / "groups.parquet", tmp_path / "taught.parquet"):
+        groups = Groups(path, tmp_path / "data")
+        assert [groups[i].documents.tolist() for i in range(3)] == [[5, 39, 0], [9], [7, 5]]
+        assert [groups[i].query for i in range(3)] == [5, 0, 5]
+        if not (tmp_path / "taught.parquet").exists():
+            write_lists(path, "teacher", np.arange(6, dtype=np.float32), tmp_path / "taught.parquet")

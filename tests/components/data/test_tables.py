@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,15 +19,20 @@ from sparring.components.data.tables import (
     QRELS,
     QUERIES,
     RANKING,
+    Placed,
     as_relevance,
     by_query,
     check,
+    counts,
     document_text,
+    elements,
     first,
     of_queries,
     pieces,
+    read,
     side_by_side,
     write,
+    write_ranking_part,
 )
 
 
@@ -202,3 +208,32 @@ def test_a_document_reads_as_title_and_text() -> None:
     assert document_text("Title", "Text.") == "Title Text."
     assert document_text("", "Text.") == "Text."
     assert document_text("Title", "") == "Title"
+
+
+@pytest.mark.parametrize("rows", [3, 10, 1000])
+def test_a_table_in_parts_reads_as_one(tmp_path: Path, rows: int) -> None:
+    """Also if parts begin within a query's rows, or are empty."""
+    names = [f"q{number}" for number in range(9) for _ in range(4)]
+    ranks = [rank for _ in range(9) for rank in range(1, 5)]
+    columns = [names, [f"d{number}" for number in range(36)], ranks, np.linspace(2, 1, 36, dtype=np.float32)]
+    table = pa.table(columns, schema=RANKING)
+    pq.write_table(table, tmp_path / "one.parquet")
+    for number, (start, stop) in enumerate([(0, 6), (6, 6), (6, 21), (21, 36)]):
+        write_ranking_part(
+            tmp_path / "many.parquet" / f"{number:08d}.parquet", [table.slice(start, stop - start)], RANKING
+        )
+    (tmp_path / "many.parquet" / ".00000009.parquet.0123abcd").write_text("a part that a killed worker left")
+    one, many = tmp_path / "one.parquet", tmp_path / "many.parquet"
+    assert read(many, RANKING).equals(table)
+    for path in (one, many):
+        read_in_pieces = list(pieces(path, RANKING, rows=rows))
+        assert pa.concat_tables(read_in_pieces).equals(table)
+        assert max(map(len, read_in_pieces)) <= max(rows, 1)
+        by_queries = list(by_query(path, RANKING, rows=rows))
+        assert pa.concat_tables(by_queries).equals(table)
+        assert sum(len(piece["query_id"].unique()) for piece in by_queries) == 9
+        queries = pa.array(["q7", "q2", "q5"], pa.large_string())
+        wanted = table.filter(pc.is_in(table["query_id"], value_set=queries))
+        assert Placed(path, RANKING, queries).rows(np.arange(3)).equals(wanted)
+    assert counts(many) == {"answered": 9, "rows": 36}
+    assert elements(many) == elements(one) == 36

@@ -18,35 +18,36 @@ def table_of(values: np.ndarray) -> pa.Table:
 def measured_of(values: dict[tuple[str, str], np.ndarray]) -> Measured:
     """(S, Q) values by system and collection."""
     return {
-        (*name, "test"): {seed: table_of(of) for seed, of in enumerate(layout, 1)} for name, layout in values.items()
+        (*name, "test"): {seed: table_of(subject) for seed, subject in enumerate(layout, 1)}
+        for name, layout in values.items()
     }
 
 
 def test_a_mean_has_the_interval_of_all_its_seeds() -> None:
     rng = np.random.default_rng(0)
-    one, three = rng.random((1, 20)), rng.random((3, 20))
-    found = means_of(measured_of({("BM25", "c"): one, ("retriever", "c"): three}))
-    assert [(entry["system"], entry["seeds"], entry["queries"]) for entry in found] == [
+    first, three = rng.random((1, 20)), rng.random((3, 20))
+    result = means_of(measured_of({("BM25", "c"): first, ("retriever", "c"): three}))
+    assert [(entry["system"], entry["seeds"], entry["queries"]) for entry in result] == [
         ("BM25", [1], 20),
         ("retriever", [1, 2, 3], 20),
     ]
-    for entry, values in zip(found, (one, three), strict=True):
+    for entry, values in zip(result, (first, three), strict=True):
         assert (entry["low"], entry["high"]) == estimate([values]).interval()
         assert entry["value"] == pytest.approx(values.mean())
-    assert set(found[0]) == {"system", "collection", "split", "seeds", "measure", "value", "low", "high", "queries"}
+    assert set(result[0]) == {"system", "collection", "split", "seeds", "measure", "value", "low", "high", "queries"}
 
 
 def test_a_mean_over_one_query_has_no_interval() -> None:
-    [found] = means_of(measured_of({("BM25", "c"): np.array([[0.5]])}))
-    assert (found["value"], found["low"], found["high"]) == (0.5, None, None)
+    [result] = means_of(measured_of({("BM25", "c"): np.array([[0.5]])}))
+    assert (result["value"], result["low"], result["high"]) == (0.5, None, None)
 
 
 def test_averages_count_collections_and_wholes_alike() -> None:
     """And only systems that were measured on all of them."""
     rng = np.random.default_rng(1)
     values = {("a", name): rng.random((2, n)) for name, n in (("android", 9), ("english", 30), ("SciFact", 12))}
-    found = means_of(measured_of({**values, ("b", "android"): rng.random((2, 9))}), PARTS)
-    averages = {entry["collection"]: entry for entry in found if "over" in entry}
+    result = means_of(measured_of({**values, ("b", "android"): rng.random((2, 9))}), PARTS)
+    averages = {entry["collection"]: entry for entry in result if "over" in entry}
     assert list(averages) == ["CQADupStack", "average"]
     whole = estimate([values["a", "android"], values["a", "english"]], [0.5, 0.5])
     assert (averages["CQADupStack"]["low"], averages["CQADupStack"]["high"]) == whole.interval()
@@ -63,20 +64,24 @@ def test_two_systems_are_compared_on_the_averages_that_both_have() -> None:
     sizes = {"android": 9, "english": 30, "SciFact": 12}
     values = {(system, name): rng.random((2, n)) for system in "ab" for name, n in sizes.items()}
     measured = measured_of({**values, ("c", "android"): rng.random((2, 9))})
-    found = comparisons_of(measured, means_of(measured), PARTS, "a", "b", seed=0, rounds=99)
-    assert [one["collection"] for one in found] == ["CQADupStack", "CQADupStack", "average", "average"]
+    result = comparisons_of(measured, means_of(measured), PARTS, "a", "b", seed=0, rounds=99)
+    assert [item["collection"] for item in result] == ["CQADupStack", "CQADupStack", "average", "average"]
     everywhere = [
         tuple(list(measured[system, name, "test"].values()) for system in "ab")
         for name in ("SciFact", "android", "english")
     ]
     expected = compare_averages(everywhere, [0.5, 0.25, 0.25], seed=0, rounds=99)
-    for one, other in zip(found[2:], expected, strict=True):
-        assert {key: one[key] for key in other} == pytest.approx(other)
-    assert (found[3]["test"], found[3]["seeds"], found[3]["over"]) == (THE_METHOD, [1, 2], ["SciFact", "CQADupStack"])
+    for first, second in zip(result[2:], expected, strict=True):
+        assert {key: first[key] for key in second} == pytest.approx(second)
+    assert (result[3]["test"], result[3]["seeds"], result[3]["over"]) == (
+        THE_METHOD,
+        [1, 2],
+        ["SciFact", "CQADupStack"],
+    )
     assert comparisons_of(measured, means_of(measured), PARTS, "c", "b", seed=0, rounds=99) == []
     del measured["b", "english", "test"][2]
-    [one, *_] = comparisons_of(measured, means_of(measured), PARTS, "a", "b", seed=0, rounds=99)
-    assert one["seeds"] == [1]
+    [first, *_] = comparisons_of(measured, means_of(measured), PARTS, "a", "b", seed=0, rounds=99)
+    assert first["seeds"] == [1]
 
 
 def test_each_measure_is_averaged_over_the_collections_that_have_it() -> None:
@@ -93,12 +98,12 @@ def test_each_measure_is_averaged_over_the_collections_that_have_it() -> None:
         ("a", "pairs", "test"): {1: of("R@1", 1.0, 0.0)},
     }
     parts = {"STS-B dev": None, "pairs": None}
-    found = {
-        (one["measure"], one["collection"]): (one["value"], one["over"])
-        for one in means_of(measured, parts)
-        if "over" in one
+    result = {
+        (item["measure"], item["collection"]): (item["value"], item["over"])
+        for item in means_of(measured, parts)
+        if "over" in item
     }
-    assert found == {
+    assert result == {
         ("Spearman", "average"): (pytest.approx(0.55), ["STS12", "STS13"]),
         ("accuracy", "average"): (pytest.approx(2 / 3), ["MR"]),
     }
@@ -108,13 +113,13 @@ def test_each_measure_is_averaged_over_the_collections_that_have_it() -> None:
             "collection": collection,
             "split": split,
             "seed": 1,
-            "measure": of["measure"][0].as_py(),
-            "value": float(np.mean(of["value"].to_pylist())),
-            "queries": len(of),
+            "measure": value["measure"][0].as_py(),
+            "value": float(np.mean(value["value"].to_pylist())),
+            "queries": len(value),
         }
         for (system, collection, split), seeds in measured.items()
-        for of in seeds.values()
+        for value in seeds.values()
     ]
     assert {
-        (one["measure"], one["collection"]): (one["value"], one["over"]) for one in averages_of(rows, parts)
-    } == found
+        (item["measure"], item["collection"]): (item["value"], item["over"]) for item in averages_of(rows, parts)
+    } == result

@@ -21,8 +21,8 @@ def ranking(places: list[int]) -> pa.Table:
     """For each query ten documents, the relevant one at a place from 1."""
     rows = []
     for query, place in zip(QUERIES, places, strict=False):
-        others = iter(range(1, 10))
-        ordered = ["d0" if at == place else f"d{next(others)}" for at in range(1, 11)]
+        rest = iter(range(1, 10))
+        ordered = ["d0" if number == place else f"d{next(rest)}" for number in range(1, 11)]
         rows += [(query, doc, rank, 1.0 / rank) for rank, doc in enumerate(ordered, 1)]
     return pa.table(list(zip(*rows, strict=True)), schema=RANKING)
 
@@ -38,16 +38,16 @@ def ranking(places: list[int]) -> pa.Table:
     ],
 )
 def test_a_gate(places: list[int], level: float, opens: bool) -> None:
-    found = decide(ranking([2] * 30), ranking(places), QRELS_OF_ALL, "RR@10", GateConfig(level=level))
-    assert found["open"] is opens
-    assert (found["ranking"], found["queries"]) == (0.5, 30)
-    assert found["ranker"] == pytest.approx(sum(1 / place for place in places) / 30)
+    result = decide(ranking([2] * 30), ranking(places), QRELS_OF_ALL, "RR@10", GateConfig(level=level))
+    assert result["open"] is opens
+    assert (result["ranking"], result["queries"]) == (0.5, 30)
+    assert result["ranker"] == pytest.approx(sum(1 / place for place in places) / 30)
 
 
 def test_only_reranked_queries_count() -> None:
     before = ranking([1] * 10 + [2] * 20)
-    found = decide(before, ranking([2] * 10), QRELS_OF_ALL, "RR@10", GateConfig(level=1.0))
-    assert (found["ranking"], found["ranker"], found["queries"], found["open"]) == (1.0, 0.5, 10, False)
+    result = decide(before, ranking([2] * 10), QRELS_OF_ALL, "RR@10", GateConfig(level=1.0))
+    assert (result["ranking"], result["ranker"], result["queries"], result["open"]) == (1.0, 0.5, 10, False)
 
 
 def test_a_decision_is_read_as_it_was_written(tmp_path: Path) -> None:

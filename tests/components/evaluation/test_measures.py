@@ -74,15 +74,15 @@ def test_values_are_those_of_ir_measures(
 ) -> None:
     scores, judged = collection
     expected = {query for query, documents in judged.items() if max(documents.values()) > 0}
-    found = values_of(per_query(ranking_of(scores), qrels_of(judged), MEASURES))
-    assert set(found) == {(query, measure) for query in expected for measure in MEASURES}
+    result = values_of(per_query(ranking_of(scores), qrels_of(judged), MEASURES))
+    assert set(result) == {(query, measure) for query in expected for measure in MEASURES}
     parsed = [ir_measures.parse_measure(measure) for measure in MEASURES]
     if not scores:
-        assert not any(found.values())
+        assert not any(result.values())
         return
     for metric in ir_measures.iter_calc(parsed, judged, apart(scores)):
         if metric.query_id in expected:
-            assert found[metric.query_id, str(metric.measure)] == pytest.approx(metric.value, abs=1e-12)
+            assert result[metric.query_id, str(metric.measure)] == pytest.approx(metric.value, abs=1e-12)
 
 
 def test_values_are_those_of_the_written_run_file(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_values_are_those_of_the_written_run_file(tmp_path: Path) -> None:
     qrels.write_text("".join(f"{q} 0 {d} {level}\n" for q, ds in judged.items() for d, level in ds.items()))
     files = list(ir_measures.read_trec_qrels(str(qrels))), list(ir_measures.read_trec_run(str(run)))
     aggregated = ir_measures.calc_aggregate([ir_measures.parse_measure(m) for m in MEASURES], *files)
-    ours = means(per_query(table, qrels_of(judged), MEASURES))
-    assert ours == pytest.approx({str(measure): value for measure, value in aggregated.items()})
+    actual = means(per_query(table, qrels_of(judged), MEASURES))
+    assert actual == pytest.approx({str(measure): value for measure, value in aggregated.items()})
 
 
 def test_without_ties_all_tools_agree() -> None:
@@ -107,12 +107,12 @@ def test_without_ties_all_tools_agree() -> None:
     wanted = {"recip_rank", "ndcg_cut.10", "recall.5", "success.5", "map"}
     oracle = pytrec_eval.RelevanceEvaluator(judged, wanted).evaluate(scores)
     names = {"RR": "recip_rank", "nDCG@10": "ndcg_cut_10", "R@5": "recall_5", "Success@5": "success_5", "AP": "map"}
-    found = values_of(per_query(ranking_of(scores), qrels_of(judged), [*names, "RR@10"]))
-    for query, ours in itertools.product(scores, names):
-        assert found[query, ours] == pytest.approx(oracle[query][names[ours]])
+    result = values_of(per_query(ranking_of(scores), qrels_of(judged), [*names, "RR@10"]))
+    for query, actual in itertools.product(scores, names):
+        assert result[query, actual] == pytest.approx(oracle[query][names[actual]])
     for query in scores:
-        full = found[query, "RR"]
-        assert found[query, "RR@10"] == pytest.approx(full if full >= 0.1 else 0.0)
+        full = result[query, "RR"]
+        assert result[query, "RR@10"] == pytest.approx(full if full >= 0.1 else 0.0)
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
@@ -120,8 +120,8 @@ def test_the_order_of_rows_does_not_matter() -> None:
     table, judged = ranking_of(scores), qrels_of({"q": {"b": 1}})
     turned = table.take(list(reversed(range(len(table)))))
     assert per_query(table, judged, MEASURES).equals(per_query(turned, judged, MEASURES))
-    found = values_of(per_query(table, judged, ["RR@10", "Success@1"]))
-    assert found["q", "RR@10"] == 0.5  # a, b, c: in order of doc_id
+    result = values_of(per_query(table, judged, ["RR@10", "Success@1"]))
+    assert result["q", "RR@10"] == 0.5  # a, b, c: in order of doc_id
 
 
 def test_a_query_with_no_results_counts_zero_and_one_with_nothing_relevant_does_not_count() -> None:
@@ -167,8 +167,8 @@ def test_an_unknown_name_is_refused(name: str) -> None:
 
 def test_a_level_of_relevance_is_for_measures_that_ask_for_one() -> None:
     """TREC DL's reading: nDCG takes the grades, everything else calls 2 and more relevant."""
-    judged, found = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
-    table = per_query(ranking_of(found), qrels_of(judged), ["RR@10", "RR(rel=2)@10", "R(rel=2)@1"])
+    judged, result = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
+    table = per_query(ranking_of(result), qrels_of(judged), ["RR@10", "RR(rel=2)@10", "R(rel=2)@1"])
     assert values_of(table) == {("q", "RR@10"): 1.0, ("q", "RR(rel=2)@10"): 0.5, ("q", "R(rel=2)@1"): 0.0}
     assert "relevance 2 or more" in description("RR(rel=2)@10")
     with pytest.raises(UserError, match=r"nDCG takes no \(rel=2\); RR, R, Success, P, AP do"):
@@ -193,9 +193,9 @@ def test_seven_thousand_queries() -> None:
     }
     judged = qrels_of({f"q{q}": {f"d{documents[q * depth + q % depth]}": 1} for q in range(queries)})
     table = pa.table(columns, schema=RANKING)
-    found = means(per_query(table, judged, ["RR@10", "nDCG@10", "R@100"]))
-    assert found["R@100"] == 1.0
-    assert found["RR@10"] == pytest.approx(sum(1 / (r + 1) for r in range(10)) / 100)
+    result = means(per_query(table, judged, ["RR@10", "nDCG@10", "R@100"]))
+    assert result["R@100"] == 1.0
+    assert result["RR@10"] == pytest.approx(sum(1 / (r + 1) for r in range(10)) / 100)
 
 
 def test_entropy_is_that_of_the_softmax_over_the_first_documents() -> None:
@@ -228,8 +228,8 @@ def test_trec_dls_strict_and_lenient_readings() -> None:
     assert [at_level(name, 1) for name in names] == names
     qrels = qrels_of({"q": {"a": 1, "b": 2, "c": 0}, "related alone": {"a": 1}})
     table = ranking_of({"q": {"a": 3.0, "c": 2.0, "b": 1.0}, "related alone": {"a": 1.0}})
-    found = values_of(per_query(table, qrels, ["RR@10", "RR(rel=2)@10", "nDCG@10"]))
-    assert (found["q", "RR@10"], found["q", "RR(rel=2)@10"]) == (1.0, pytest.approx(1 / 3))
-    assert (found["related alone", "RR@10"], found["related alone", "RR(rel=2)@10"]) == (1.0, 0.0)
+    result = values_of(per_query(table, qrels, ["RR@10", "RR(rel=2)@10", "nDCG@10"]))
+    assert (result["q", "RR@10"], result["q", "RR(rel=2)@10"]) == (1.0, pytest.approx(1 / 3))
+    assert (result["related alone", "RR@10"], result["related alone", "RR(rel=2)@10"]) == (1.0, 0.0)
     gained = 1 + 2 / math.log2(4)
-    assert found["q", "nDCG@10"] == pytest.approx(gained / (2 + 1 / math.log2(3)))
+    assert result["q", "nDCG@10"] == pytest.approx(gained / (2 + 1 / math.log2(3)))

@@ -32,14 +32,14 @@ def exact(differences: np.ndarray) -> float:
 def test_randomization_is_near_exact_enumeration(seed: int) -> None:
     rng = np.random.default_rng(seed)
     differences = rng.normal(0.3 * (seed % 3), 1, 12).round(1)
-    found = paired_randomization(differences, np.zeros(12), seed=seed, rounds=40_000)
-    assert found == pytest.approx(exact(differences), abs=0.012)
+    result = paired_randomization(differences, np.zeros(12), seed=seed, rounds=40_000)
+    assert result == pytest.approx(exact(differences), abs=0.012)
 
 
 def test_sums_that_are_equal_count_whatever_the_order_of_adding() -> None:
     differences = np.array([0.1, 0.2, 0.3, 0.7, -0.1, 1 / 3] * 2)
-    found = paired_randomization(differences, np.zeros(12), seed=1, rounds=40_000)
-    assert found == pytest.approx(exact(differences), abs=0.01)
+    result = paired_randomization(differences, np.zeros(12), seed=1, rounds=40_000)
+    assert result == pytest.approx(exact(differences), abs=0.01)
 
 
 def test_randomization_is_symmetric_and_repeatable() -> None:
@@ -74,12 +74,12 @@ def seeds_of(values: dict[str, float]) -> pa.Table:
 
 
 def test_seeds_are_averaged_for_each_query_before_they_are_compared() -> None:
-    ours = [seeds_of({"a": 1.0, "b": 0.5}), seeds_of({"b": 0.0, "a": 0.5})]
-    theirs = [seeds_of({"a": 0.0, "b": 0.5}), seeds_of({"a": 0.25, "b": 0.25})]
-    found, crossed = compare(ours, theirs, seed=0, rounds=500)
-    assert found["difference"] == crossed["difference"] == pytest.approx(((0.75 - 0.125) + (0.25 - 0.375)) / 2)
-    assert found["queries"] == crossed["queries"] == 2
-    assert found["p"] == paired_randomization(np.array([0.75, 0.25]), np.array([0.125, 0.375]), seed=0, rounds=500)
+    actual = [seeds_of({"a": 1.0, "b": 0.5}), seeds_of({"b": 0.0, "a": 0.5})]
+    expected = [seeds_of({"a": 0.0, "b": 0.5}), seeds_of({"a": 0.25, "b": 0.25})]
+    result, crossed = compare(actual, expected, seed=0, rounds=500)
+    assert result["difference"] == crossed["difference"] == pytest.approx(((0.75 - 0.125) + (0.25 - 0.375)) / 2)
+    assert result["queries"] == crossed["queries"] == 2
+    assert result["p"] == paired_randomization(np.array([0.75, 0.25]), np.array([0.125, 0.375]), seed=0, rounds=500)
 
 
 def test_different_queries_cannot_be_compared() -> None:
@@ -92,7 +92,7 @@ def test_different_queries_cannot_be_compared() -> None:
 def test_several_seeds_have_a_second_test_and_one_has_not() -> None:
     rng = np.random.default_rng(8)
     tables = [seeds_of(dict(zip("abcdefgh", rng.random(8), strict=True))) for _ in range(6)]
-    assert [one["test"] for one in compare(tables[:1], tables[3:4], seed=0, rounds=9)] == [THIS_TRAINING]
+    assert [item["test"] for item in compare(tables[:1], tables[3:4], seed=0, rounds=9)] == [THIS_TRAINING]
     this, method = compare(tables[:3], tables[3:], seed=0, rounds=9)
     assert (this["test"], method["test"]) == (THIS_TRAINING, THE_METHOD)
     values = np.array([table["value"].to_numpy() for table in tables])
@@ -105,8 +105,8 @@ def test_a_sample_of_the_queries_is_compared_with_the_same_queries_of_every_seed
     rng = np.random.default_rng(9)
     whole = [seeds_of(dict(zip("abcdef", rng.random(6), strict=True))) for _ in range(2)]
     sample = [seeds_of(dict(zip("bdf", rng.random(3), strict=True))) for _ in range(2)]
-    own = [seeds_of(dict(zip("bdf", table["value"].to_numpy()[1::2], strict=True))) for table in whole]
-    assert compare(sample, whole, seed=0, rounds=9) == compare(sample, own, seed=0, rounds=9)
+    actual = [seeds_of(dict(zip("bdf", table["value"].to_numpy()[1::2], strict=True))) for table in whole]
+    assert compare(sample, whole, seed=0, rounds=9) == compare(sample, actual, seed=0, rounds=9)
 
 
 # Intervals and the crossed test
@@ -120,25 +120,25 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 def test_one_seed_has_students_t_over_the_queries() -> None:
     values = np.random.default_rng(0).random((1, 30)) - 0.4
-    found, expected = estimate([values]), stats.ttest_1samp(values[0], 0)
-    assert found.p() == pytest.approx(expected.pvalue)
-    assert found.freedom == expected.df
-    assert found.interval() == pytest.approx(interval(values[0]))
+    result, expected = estimate([values]), stats.ttest_1samp(values[0], 0)
+    assert result.p() == pytest.approx(expected.pvalue)
+    assert result.freedom == expected.df
+    assert result.interval() == pytest.approx(interval(values[0]))
 
 
 def test_what_is_the_same_for_all_seeds_has_the_paired_t_test() -> None:
     """BM25 against an untrained model: the trainings add nothing."""
     a, b = np.random.default_rng(1).random((2, 50))
-    found, expected = estimate([np.tile(a, (3, 1)) - np.tile(b, (3, 1))]), stats.ttest_rel(a, b)
-    assert found.p() == pytest.approx(expected.pvalue)
-    assert found.freedom == pytest.approx(49)
+    result, expected = estimate([np.tile(a, (3, 1)) - np.tile(b, (3, 1))]), stats.ttest_rel(a, b)
+    assert result.p() == pytest.approx(expected.pvalue)
+    assert result.freedom == pytest.approx(49)
 
 
 def test_where_queries_are_alike_the_trainings_alone_count() -> None:
     by_seed = np.array([0.02, 0.05, 0.01, 0.03])
-    found, expected = estimate([np.tile(by_seed[:, None], (1, 25))]), stats.ttest_1samp(by_seed, 0)
-    assert found.p() == pytest.approx(expected.pvalue)
-    assert found.freedom == pytest.approx(3)
+    result, expected = estimate([np.tile(by_seed[:, None], (1, 25))]), stats.ttest_1samp(by_seed, 0)
+    assert result.p() == pytest.approx(expected.pvalue)
+    assert result.freedom == pytest.approx(3)
 
 
 def naive(values: np.ndarray) -> tuple[float, float]:
@@ -170,29 +170,29 @@ def test_the_variance_is_that_of_the_analysis_of_variance(seeds: float, queries:
     rng, cases = np.random.default_rng(3), set()
     for _ in range(20):
         values = rng.normal(0, 1, (3, 8)) + seeds * rng.normal(0, 2, (3, 1)) + queries * rng.normal(0, 2, 8)
-        found, (variance, freedom) = estimate([values]), naive(values)
-        assert (found.variance, found.freedom) == pytest.approx((variance, freedom))
-        cases.add(round(found.freedom, 6) in (2.0, 7.0, 14.0))
+        result, (variance, freedom) = estimate([values]), naive(values)
+        assert (result.variance, result.freedom) == pytest.approx((variance, freedom))
+        cases.add(round(result.freedom, 6) in (2.0, 7.0, 14.0))
     assert (seeds and queries) or True in cases
 
 
 def test_mean_squares_that_are_equal_are_not_told_by_their_last_bits() -> None:
     """One query that differs in one seed makes all three equal, wherever it stands."""
-    found = set()
-    for at in range(14):
+    result = set()
+    for number in range(14):
         values = np.zeros((2, 14))
-        values[at % 2, at] = 1
-        found.add(round(estimate([values]).freedom, 6))
-    assert found == {13.0}
+        values[number % 2, number] = 1
+        result.add(round(estimate([values]).freedom, 6))
+    assert result == {13.0}
 
 
 def test_an_average_over_collections_has_welchs_variance() -> None:
     rng = np.random.default_rng(4)
     first, second = rng.normal(0.1, 1, 40), rng.normal(0.2, 3, 15)
-    found = estimate([first[None], second[None]], [0.5, 0.5])
+    result = estimate([first[None], second[None]], [0.5, 0.5])
     expected = stats.ttest_ind(first, -second, equal_var=False)
-    assert found.mean == pytest.approx((first.mean() + second.mean()) / 2)
-    assert (found.p(), found.freedom) == pytest.approx((expected.pvalue, expected.df))
+    assert result.mean == pytest.approx((first.mean() + second.mean()) / 2)
+    assert (result.p(), result.freedom) == pytest.approx((expected.pvalue, expected.df))
 
 
 def test_a_seed_is_one_training_for_all_collections() -> None:
@@ -206,8 +206,8 @@ def test_a_seed_is_one_training_for_all_collections() -> None:
 
 
 def test_one_query_says_nothing_and_equal_values_all() -> None:
-    one = estimate([np.array([[0.5], [0.7]])])
-    assert (one.mean, one.interval(), one.p()) == (pytest.approx(0.6), None, 1.0)
+    single = estimate([np.array([[0.5], [0.7]])])
+    assert (single.mean, single.interval(), single.p()) == (pytest.approx(0.6), None, 1.0)
     nothing = estimate([np.zeros((3, 5))])
     assert (nothing.interval(), nothing.p()) == ((0.0, 0.0), 1.0)
     always = estimate([np.full((3, 4), 0.25)])
@@ -222,8 +222,8 @@ def test_holm_is_a_loop() -> None:
     for count in (1, 2, 7, 30):
         ps = [float(p) for p in rng.random(count).round(2) ** 3]
         expected, before = [0.0] * count, 0.0
-        for rank, at in enumerate(sorted(range(count), key=lambda at: ps[at])):
-            before = expected[at] = max(before, min(1.0, (count - rank) * ps[at]))
+        for rank, position in enumerate(sorted(range(count), key=lambda position: ps[position])):
+            before = expected[position] = max(before, min(1.0, (count - rank) * ps[position]))
         assert holm(ps) == pytest.approx(expected)
     assert holm([]) == []
 
@@ -238,7 +238,7 @@ def test_a_family_is_a_tables_comparisons_by_one_test() -> None:
             ("b", THIS_TRAINING, 0.04),
         )
     ]
-    assert [one["p_holm"] for one in corrected(entries)] == pytest.approx([0.02, 0.02, 0.03, 0.04])
+    assert [item["p_holm"] for item in corrected(entries)] == pytest.approx([0.02, 0.02, 0.03, 0.04])
 
 
 # What the tests reject, in a simulation
@@ -298,13 +298,13 @@ def test_the_power_of_the_crossed_test() -> None:
 @pytest.mark.parametrize(("seeds", "share"), [(1, 0.22), (3, 0.12)])
 def test_randomization_over_queries_takes_another_training_for_an_effect(seeds: int, share: float) -> None:
     """It holds its 5 % where trainings do not differ."""
-    rng, found = np.random.default_rng(8), {}
+    rng, result = np.random.default_rng(8), {}
     for trainings in (0.0, TRAININGS):
         means = [values.mean(0) for values in layouts_of(rng, 600, seeds, trainings, 0.25, 0.17)]
         ps = [paired_randomization(mean, np.zeros(QUERY_COUNT), seed=n, rounds=200) for n, mean in enumerate(means)]
-        found[trainings] = np.mean(np.array(ps) < 0.05)
-    assert found[0.0] == pytest.approx(0.05, abs=0.02)
-    assert found[TRAININGS] == pytest.approx(share, abs=0.04)
+        result[trainings] = np.mean(np.array(ps) < 0.05)
+    assert result[0.0] == pytest.approx(0.05, abs=0.02)
+    assert result[TRAININGS] == pytest.approx(share, abs=0.04)
 
 
 def of_two_collections(rng: np.random.Generator, seeds: int) -> list[tuple[list[pa.Table], list[pa.Table]]]:
@@ -318,8 +318,8 @@ def of_two_collections(rng: np.random.Generator, seeds: int) -> list[tuple[list[
 
 def differences_of(pair: tuple[list[pa.Table], list[pa.Table]]) -> np.ndarray:
     """(S, Q)."""
-    ours, theirs = (np.array([table["value"].to_numpy() for table in side]) for side in pair)
-    return ours - theirs
+    actual, expected = (np.array([table["value"].to_numpy() for table in side]) for side in pair)
+    return actual - expected
 
 
 def test_averages_are_compared_by_their_weighted_means() -> None:
@@ -328,10 +328,10 @@ def test_averages_are_compared_by_their_weighted_means() -> None:
     pairs, weights = of_two_collections(np.random.default_rng(10), 3), [0.75, 0.25]
     this, method = compare_averages(pairs, weights, seed=0, rounds=200_000)
     layouts = [differences_of(pair) for pair in pairs]
-    mean = sum(weight * of.mean() for weight, of in zip(weights, layouts, strict=True))
+    mean = sum(weight * subject.mean() for weight, subject in zip(weights, layouts, strict=True))
     assert this["difference"] == pytest.approx(mean)
     assert (this["queries"], this["test"], method["test"]) == (8, THIS_TRAINING, THE_METHOD)
-    parts = [weight * of.mean(0) / of.shape[1] for weight, of in zip(weights, layouts, strict=True)]
+    parts = [weight * subject.mean(0) / subject.shape[1] for weight, subject in zip(weights, layouts, strict=True)]
     assert this["p"] == pytest.approx(exact(np.concatenate(parts)), abs=0.005)
     crossed = estimate(layouts, weights)
     assert (method["difference"], method["low"], method["high"]) == (crossed.mean, *crossed.interval())

@@ -52,11 +52,11 @@ def test_closed_forms() -> None:
 @pytest.mark.parametrize("correlate", CORRELATIONS.values(), ids=CORRELATIONS)
 def test_what_is_constant_goes_with_nothing(correlate: Any) -> None:
     """Where all sentences have one vector, all cosines are the same. scipy has NaN, which no table can hold."""
-    one, other = np.full(4, 0.3), np.arange(4.0)
-    for pair in ((one, other), (other, one), (one, one)):
-        found = correlate(*pair)
-        assert found.value == 0
-        assert found.influence.tolist() == [0] * 4
+    first, second = np.full(4, 0.3), np.arange(4.0)
+    for pair in ((first, second), (second, first), (first, first)):
+        result = correlate(*pair)
+        assert result.value == 0
+        assert result.influence.tolist() == [0] * 4
     vectors = np.ones((5, 8), np.float16)
     assert correlate(cosines(vectors, vectors), np.arange(5.0)).value == 0
 
@@ -89,20 +89,20 @@ def test_the_order_of_pairs_makes_no_difference(name: str) -> None:
     x, y = tied(60)
     x = x + 1e-3 * np.random.default_rng(1).normal(size=60)
     shuffled = np.random.default_rng(2).permutation(60)
-    one = per_pair(name, x, y, [""] * 60, "all")  # type: ignore[arg-type]
-    other = per_pair(name, x[shuffled], y[shuffled], [""] * 60, "all")  # type: ignore[arg-type]
-    assert np.array_equal(one[shuffled], other)
+    single = per_pair(name, x, y, [""] * 60, "all")  # type: ignore[arg-type]
+    second = per_pair(name, x[shuffled], y[shuffled], [""] * 60, "all")  # type: ignore[arg-type]
+    assert np.array_equal(single[shuffled], second)
 
 
 @pytest.mark.parametrize("name", CORRELATIONS)
 def test_influence_is_the_limit_of_leaving_out_a_pair(name: str) -> None:
     correlate, (x, y) = CORRELATIONS[name], tied(200)
-    found = correlate(x, y)
-    assert found.influence.mean() == pytest.approx(0, abs=1e-12)
-    without = np.array([correlate(np.delete(x, at), np.delete(y, at)).value for at in range(len(x))])
-    jackknife = (len(x) - 1) * (found.value - without)
-    assert np.corrcoef(found.influence, jackknife)[0, 1] > 0.999
-    assert found.influence.std() == pytest.approx(jackknife.std(), rel=0.02)
+    result = correlate(x, y)
+    assert result.influence.mean() == pytest.approx(0, abs=1e-12)
+    without = np.array([correlate(np.delete(x, number), np.delete(y, number)).value for number in range(len(x))])
+    jackknife = (len(x) - 1) * (result.value - without)
+    assert np.corrcoef(result.influence, jackknife)[0, 1] > 0.999
+    assert result.influence.std() == pytest.approx(jackknife.std(), rel=0.02)
 
 
 def test_the_interval_holds_the_true_correlation_as_often_as_it_says() -> None:
@@ -126,22 +126,22 @@ def test_the_interval_holds_the_true_correlation_as_often_as_it_says() -> None:
 def test_the_three_aggregations_of_senteval() -> None:
     sizes = {"a": 50, "b": 20, "c": 5}
     parts = {name: tied(n, seed) for seed, (name, n) in enumerate(sizes.items())}
-    x, y = (np.concatenate(of) for of in zip(*parts.values(), strict=True))
+    x, y = (np.concatenate(subject) for subject in zip(*parts.values(), strict=True))
     subsets = [name for name, n in sizes.items() for _ in range(n)]
-    each = [stats.spearmanr(*of).statistic for of in parts.values()]
+    item = [stats.spearmanr(*value).statistic for value in parts.values()]
     expected = {
         "all": stats.spearmanr(x, y).statistic,
-        "mean": np.mean(each),
-        "wmean": np.average(each, weights=[*sizes.values()]),
+        "mean": np.mean(item),
+        "wmean": np.average(item, weights=[*sizes.values()]),
     }
-    found = {how: per_pair("Spearman", x, y, subsets, how) for how in ("all", "mean", "wmean")}  # type: ignore[arg-type]
-    assert {how: values.mean() for how, values in found.items()} == pytest.approx(expected)
+    result = {mode: per_pair("Spearman", x, y, subsets, mode) for mode in ("all", "mean", "wmean")}  # type: ignore[arg-type]
+    assert {mode: values.mean() for mode, values in result.items()} == pytest.approx(expected)
     assert len({round(value, 3) for value in expected.values()}) == 3
-    errors = [spearman(*of).influence.std() / np.sqrt(len(of[0])) for of in parts.values()]
-    assert found["mean"].std() / np.sqrt(len(x)) == pytest.approx(np.linalg.norm(errors) / 3)
+    errors = [spearman(*value).influence.std() / np.sqrt(len(value[0])) for value in parts.values()]
+    assert result["mean"].std() / np.sqrt(len(x)) == pytest.approx(np.linalg.norm(errors) / 3)
     shuffled = np.random.default_rng(0).permutation(len(x))
-    again = per_pair("Spearman", x[shuffled], y[shuffled], [subsets[at] for at in shuffled], "wmean")
-    assert again == pytest.approx(found["wmean"][shuffled])
+    again = per_pair("Spearman", x[shuffled], y[shuffled], [subsets[position] for position in shuffled], "wmean")
+    assert again == pytest.approx(result["wmean"][shuffled])
 
 
 def test_one_pair_is_too_few() -> None:
@@ -171,16 +171,16 @@ def test_equal_to_sentence_transformers_evaluator() -> None:
     first = rng.normal(size=(n, 16)).astype(np.float32)
     ratings = np.round(rng.random(n) * 5)
     second = (ratings[:, None] * first + 4 * rng.normal(size=(n, 16))).astype(np.float32)
-    names = [[f"{side}{at}" for at in range(n)] for side in "ab"]
+    names = [[f"{side}{number}" for number in range(n)] for side in "ab"]
     model: Any = Known(dict(zip([*names[0], *names[1]], [*first, *second], strict=True)))
     evaluate = EmbeddingSimilarityEvaluator(*names, ratings.tolist(), main_similarity="cosine", write_csv=False)
     evaluate.store_metrics_in_model_card_data = lambda *_: None  # type: ignore[method-assign]
-    theirs = evaluate(model)
+    expected = evaluate(model)
     near = cosines(first, second)
     for name in ("Spearman", "Pearson"):
-        own = per_pair(name, near, ratings, [""] * n, "all").mean()  # type: ignore[arg-type]
-        assert own > 0.5
-        assert own == pytest.approx(theirs[f"{name.lower()}_cosine"], abs=1e-6)
+        actual = per_pair(name, near, ratings, [""] * n, "all").mean()  # type: ignore[arg-type]
+        assert actual > 0.5
+        assert actual == pytest.approx(expected[f"{name.lower()}_cosine"], abs=1e-6)
 
 
 # The space
@@ -188,21 +188,21 @@ def test_equal_to_sentence_transformers_evaluator() -> None:
 
 def test_alignment_is_of_what_is_rated_highest_and_uniformity_of_all() -> None:
     first, second = np.eye(3), np.eye(3)[[0, 2, 1]] * 7  # the first pair coincides, the others are at a right angle
-    told = space(first, second, np.array([5.0, 4.5, 4.0]), SimilarityConfig())
-    assert (told["pairs"], told["aligned"], told["alignment"]) == (3, 2, pytest.approx((0 + 2) / 2))
+    summary = space(first, second, np.array([5.0, 4.5, 4.0]), SimilarityConfig())
+    assert (summary["pairs"], summary["aligned"], summary["alignment"]) == (3, 2, pytest.approx((0 + 2) / 2))
     # Of 15 pairs of sentences 3 coincide, and 12 have the squared distance 2.
-    assert told["uniformity"] == pytest.approx(np.log((3 + 12 * np.exp(-4)) / 15))
+    assert summary["uniformity"] == pytest.approx(np.log((3 + 12 * np.exp(-4)) / 15))
     assert space(first, second, np.ones(3), SimilarityConfig())["alignment"] is None
 
 
 def test_cosines_by_rating() -> None:
     ratings = np.array([0.0, 0.99, 1.0, 3.5, 4.0, 5.0])
     groups = by_rating(np.array([-1.0, 0.0, 0.2, 0.3, 0.9, 1.0]), ratings)
-    assert [(one["ratings"], one["pairs"]) for one in groups] == [
+    assert [(group["ratings"], group["pairs"]) for group in groups] == [
         ("4 to 5", 2),
         ("3 to 4", 1),
         ("1 to 2", 1),
         ("0 to 1", 2),
     ]
     assert groups[0]["mean"] == pytest.approx(0.95)
-    assert all(sum(one["histogram"]) == pytest.approx(1) for one in groups)
+    assert all(sum(group["histogram"]) == pytest.approx(1) for group in groups)

@@ -54,9 +54,9 @@ def test_ids_scale_and_constant_change_no_measure(
     names = list("abcdefghij")
     table, judged = ranking(scores), qrels(names[right])
     expected = means(per_query(table, judged, MEASURES))
-    other = random.Random(seed).sample(names, 10)
-    renamed = table.set_column(1, "doc_id", pa.array([other[names.index(doc)] for doc in table["doc_id"].to_pylist()]))
-    assert means(per_query(renamed, qrels(other[right]), MEASURES)) == expected
+    second = random.Random(seed).sample(names, 10)
+    renamed = table.set_column(1, "doc_id", pa.array([second[names.index(doc)] for doc in table["doc_id"].to_pylist()]))
+    assert means(per_query(renamed, qrels(second[right]), MEASURES)) == expected
     moved = ranking({doc: score * scale + constant for doc, score in scores.items()})
     assert means(per_query(moved, judged, MEASURES)) == expected
     assert means(per_query(table.take(pa.array(range(len(table) - 1, -1, -1))), judged, MEASURES)) == expected
@@ -71,8 +71,8 @@ def test_scale_and_constant_change_no_fusion(
     words = {doc: score + 1 for doc, score in words.items()}
     scaled = {doc: score * scale for doc, score in words.items()}
     moved = {doc: score * scale + constant for doc, score in near.items()}
-    for how in ("reciprocal", "interpolate"):
-        config = FusionConfig(how=how, weight=weight)
+    for mode in ("reciprocal", "interpolate"):
+        config = FusionConfig(how=mode, weight=weight)
         lists = [ranking(words), ranking(near)], [ranking(scaled), ranking(moved)]
         before, after = (fuse(both, config, lexical=[0]) for both in lists)
         assert order(before) == order(after)
@@ -84,8 +84,8 @@ def test_a_list_that_ties_leaves_the_order_to_the_other() -> None:
     for second in (7.0, 7.0 - 1e-6, 6.9):
         words = ranking({"code 1": 7.0, "code 2": second})
         assert set(order(fuse([words, near], FusionConfig(how="interpolate"), lexical=[0]))[:2]) == {"code 1", "code 2"}
-    for how in ("reciprocal", "interpolate"):
-        fused = fuse([ranking({"code 1": 7.0, "code 2": 7.0}), near], FusionConfig(how=how), lexical=[0])
+    for mode in ("reciprocal", "interpolate"):
+        fused = fuse([ranking({"code 1": 7.0, "code 2": 7.0}), near], FusionConfig(how=mode), lexical=[0])
         assert order(fused)[:2] == ["code 2", "code 1"]
 
 
@@ -108,11 +108,11 @@ def test_a_run_of_equal_scores_has_one_answer_for_all_measures(tmp_path: Path, s
     words = ["evaluate", str(tmp_path / "run.trec"), str(tmp_path / "qrels.txt"), "--measures"]
     assert main([*words, "RR", "RR@10", "nDCG@10", "P@1", "Success@1"]) == 0
     out, error = said()
-    found = {line.split("\t")[0]: float(line.split("\t")[1]) for line in out.splitlines()[1:]}
+    result = {line.split("\t")[0]: float(line.split("\t")[1]) for line in out.splitlines()[1:]}
     first = float(place == 1)
     gain = {1: 1.0, 2: 0.6309, 3: 0.5}[place]
     rank = pytest.approx(1 / place, abs=1e-4)
-    assert found == {"RR": rank, "RR@10": rank, "nDCG@10": gain, "P@1": first, "Success@1": first}
+    assert result == {"RR": rank, "RR@10": rank, "nDCG@10": gain, "P@1": first, "Success@1": first}
     assert "depends on the order of documents with equal scores" in error
     assert "Equal scores are in the order of the file's ranks." in error
 
@@ -120,8 +120,8 @@ def test_a_run_of_equal_scores_has_one_answer_for_all_measures(tmp_path: Path, s
 def test_scores_are_read_in_float64_for_every_measure(tmp_path: Path) -> None:
     (tmp_path / "run.trec").write_text("q Q0 a 1 16777216 t\nq Q0 b 2 16777217 t\nq Q0 c 3 16777216.5 t\n")
     (tmp_path / "qrels.txt").write_text("q 0 b 1\n")
-    found = means(per_query(read_ranking(tmp_path / "run.trec"), read_qrels(tmp_path / "qrels.txt"), MEASURES))
-    assert found == dict.fromkeys(MEASURES, 1.0)
+    result = means(per_query(read_ranking(tmp_path / "run.trec"), read_qrels(tmp_path / "qrels.txt"), MEASURES))
+    assert result == dict.fromkeys(MEASURES, 1.0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -131,24 +131,24 @@ def test_the_written_run_measures_alike_in_every_tool(
 ) -> None:
     path, table = tmp_path_factory.mktemp("run") / "run.trec", ranking(scores)
     write_ranking(table, path, "t")
-    own = means(per_query(table, qrels(right), MEASURES))
-    assert means(per_query(read_ranking(path), qrels(right), MEASURES)) == own
+    actual = means(per_query(table, qrels(right), MEASURES))
+    assert means(per_query(read_ranking(path), qrels(right), MEASURES)) == actual
     run = list(ir_measures.read_trec_run(str(path)))
     for measure in map(ir_measures.parse_measure, MEASURES):
         for provider in (ir_measures.pytrec_eval, ir_measures.cwl_eval, ir_measures.msmarco):
             if provider.is_available() and provider.supports(measure):
-                found = provider.calc_aggregate([measure], [ir_measures.Qrel("q", right, 1)], run)[measure]
-                assert found == pytest.approx(own[str(measure)]), provider
+                result = provider.calc_aggregate([measure], [ir_measures.Qrel("q", right, 1)], run)[measure]
+                assert result == pytest.approx(actual[str(measure)]), provider
 
 
 def test_few_ties_are_not_told() -> None:
     table, judged = ranking({"a": 1.0, "b": 1.0}), qrels("b")
-    found = decided(table, judged, MEASURES)
+    result = decided(table, judged, MEASURES)
     values = per_query(table, judged, MEASURES)
-    assert remark(found, values).startswith("For 1 of 1 queries ")
-    others = [
+    assert remark(result, values).startswith("For 1 of 1 queries ")
+    rest = [
         values.set_column(0, "query_id", pa.array([f"other {number}"] * len(values), pa.large_string()))
         for number in range(20)
     ]
-    assert remark(found, pa.concat_tables([values, *others])) == ""
+    assert remark(result, pa.concat_tables([values, *rest])) == ""
     assert remark(decided(ranking({"a": 2.0, "b": 1.0}), judged, MEASURES), values) == ""

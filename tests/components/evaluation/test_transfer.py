@@ -35,24 +35,24 @@ def search(config: TransferConfig, cv: Any) -> Any:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_nested_cross_validation_is_scikit_learns(classes: int) -> None:
     x, y = some(120, classes)
-    theirs = cross_val_predict(search(SMALL, folds(SMALL)), x, y, cv=folds(SMALL))
-    made = cross_validated(x, y, SMALL)
-    assert made.right.tolist() == (theirs == y).tolist()
+    expected = cross_val_predict(search(SMALL, folds(SMALL)), x, y, cv=folds(SMALL))
+    output = cross_validated(x, y, SMALL)
+    assert output.right.tolist() == (expected == y).tolist()
     chose = [search(SMALL, folds(SMALL)).fit(x[train], y[train]).best_score_ for train, _ in folds(SMALL).split(x, y)]
-    assert made.dev is not None
-    assert made.dev.mean() == pytest.approx(np.mean(chose), abs=0.01)  # of folds whose sizes may differ by one
-    assert len(made.chosen) == 3
-    assert 1 / classes < made.right.mean() < 1
+    assert output.dev is not None
+    assert output.dev.mean() == pytest.approx(np.mean(chose), abs=0.01)  # of folds whose sizes may differ by one
+    assert len(output.chosen) == 3
+    assert 1 / classes < output.right.mean() < 1
 
 
 def test_a_given_test_split_is_scikit_learns() -> None:
     (x, y), test = some(120), some(60, seed=1)
-    theirs = search(SMALL, folds(SMALL)).fit(x, y)
-    made = on_given_splits((x, y), None, test, SMALL)
-    assert made.chosen == [theirs.best_params_["C"]]
-    assert made.dev is not None
-    assert made.dev.mean() == pytest.approx(theirs.best_score_)
-    assert made.right.mean() == pytest.approx(theirs.score(*test))
+    expected = search(SMALL, folds(SMALL)).fit(x, y)
+    output = on_given_splits((x, y), None, test, SMALL)
+    assert output.chosen == [expected.best_params_["C"]]
+    assert output.dev is not None
+    assert output.dev.mean() == pytest.approx(expected.best_score_)
+    assert output.right.mean() == pytest.approx(expected.score(*test))
 
 
 def test_a_dev_split_chooses_the_penalty_and_is_not_trained_on() -> None:
@@ -60,12 +60,12 @@ def test_a_dev_split_chooses_the_penalty_and_is_not_trained_on() -> None:
     both = np.concatenate([x, dev[0]]), np.concatenate([y, dev[1]])
     held = PredefinedSplit([-1] * 60 + [0] * 80)
     best = search(SMALL, held).fit(*both).best_params_["C"]
-    made = on_given_splits((x, y), dev, test, SMALL)
-    assert made.chosen == [best]
+    output = on_given_splits((x, y), dev, test, SMALL)
+    assert output.chosen == [best]
     alone = LogisticRegression(C=best, max_iter=1_000).fit(x, y)
-    assert made.dev is not None
-    assert made.dev.tolist() == (alone.predict(dev[0]) == dev[1]).tolist()
-    assert made.right.tolist() == (alone.predict(test[0]) == test[1]).tolist()
+    assert output.dev is not None
+    assert output.dev.tolist() == (alone.predict(dev[0]) == dev[1]).tolist()
+    assert output.right.tolist() == (alone.predict(test[0]) == test[1]).tolist()
 
 
 def test_what_a_line_divides_is_learned_and_noise_is_not() -> None:
@@ -79,9 +79,9 @@ def test_what_a_line_divides_is_learned_and_noise_is_not() -> None:
 
 
 def test_one_penalty_is_not_chosen() -> None:
-    one = TransferConfig(folds=3, inverse_penalties=[2.0])
-    made = cross_validated(*some(60), one)
-    assert (made.chosen, made.dev) == ([2.0] * 3, None)
+    single = TransferConfig(folds=3, inverse_penalties=[2.0])
+    output = cross_validated(*some(60), single)
+    assert (output.chosen, output.dev) == ([2.0] * 3, None)
 
 
 def test_pairs_are_read_as_difference_and_product() -> None:

@@ -23,8 +23,8 @@ def test_the_papers_form_of_an_expanded_query() -> None:
 
 
 def test_what_says_the_same_is_there_once_under_its_first_number() -> None:
-    found = expansions.distinct(["May  18", "may 18", "", "18 May", "May 18"])
-    assert found == [(1, "May 18"), (4, "18 May")]
+    result = expansions.distinct(["May  18", "may 18", "", "18 May", "May 18"])
+    assert result == [(1, "May 18"), (4, "18 May")]
     rows = expansions.rows("q1", ["a", "A", "b"])
     assert [(row["doc_id"], row["text"], row["number"]) for row in rows] == [("q1#1", "a", 1), ("q1#3", "b", 3)]
     check(pa.Table.from_pylist(rows), EXPANSIONS, source="rows")
@@ -36,19 +36,19 @@ def test_each_expansion_is_a_query_of_a_collection(tmp_path: Path, data: Path) -
     assert summary == {"expansions": 3, "queries": 2, "a_query": 1.5}
     assert os.path.samefile(tmp_path / "documents.parquet", data / "documents.parquet")
     before = {row["query_id"]: row for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    asked = check(pq.read_table(tmp_path / "queries.parquet"), QUERIES, source="queries").to_pylist()
-    assert [row["query_id"] for row in asked] == ["q3#1", "q3#2", "q0#1"]
-    assert asked[1]["text"] == f"{before['q3']['text']} ? co"
-    assert asked[1]["split"] == before["q3"]["split"]
+    requests = check(pq.read_table(tmp_path / "queries.parquet"), QUERIES, source="queries").to_pylist()
+    assert [row["query_id"] for row in requests] == ["q3#1", "q3#2", "q0#1"]
+    assert requests[1]["text"] == f"{before['q3']['text']} ? co"
+    assert requests[1]["split"] == before["q3"]["split"]
     judged = pq.read_table(data / "qrels.parquet").to_pylist()
     wanted = {
         (f"{row['query_id']}#{k}", row["doc_id"], row["relevance"])
         for row in judged
         for k in {"q3": (1, 2), "q0": (1,)}.get(row["query_id"], ())
     }
-    found = check(pq.read_table(tmp_path / "qrels.parquet"), QRELS, source="qrels").to_pylist()
-    assert {(row["query_id"], row["doc_id"], row["relevance"]) for row in found} == wanted
-    assert len(found) == len(wanted)
+    result = check(pq.read_table(tmp_path / "qrels.parquet"), QRELS, source="qrels").to_pylist()
+    assert {(row["query_id"], row["doc_id"], row["relevance"]) for row in result} == wanted
+    assert len(result) == len(wanted)
 
 
 def test_without_links_documents_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +125,18 @@ def test_gar_t5s_released_expansions_of_natural_questions() -> None:
     if not folder:
         pytest.skip("$SPARRING_TEST_DATA is not set")
     path = Path(folder) / "qa-topics" / "nq-test-gar.jsonl"
-    found = {field: expansions.read_expansions(path, field).by_query for field in ("answers", "sentences", "titles")}
-    assert {field: len(by_query) for field, by_query in found.items()} == dict.fromkeys(found, 3610)
-    assert all(len(texts) == 1 for by_query in found.values() for texts in by_query.values())
-    assert found["answers"]["nq-test-1"] == ["May 18 , 2018"]
+    result = {field: expansions.read_expansions(path, field).by_query for field in ("answers", "sentences", "titles")}
+    assert {field: len(by_query) for field, by_query in result.items()} == dict.fromkeys(result, 3610)
+    assert all(len(texts) == 1 for by_query in result.values() for texts in by_query.values())
+    assert result["answers"]["nq-test-1"] == ["May 18 , 2018"]
     titles = expansions.read_expansions(path, "titles", " *** ").by_query
     assert titles["nq-test-1"][:2] == ["Deadpool 2", "Deadpool (film)"]
-    assert sum(len(of) > 1 for of in titles.values()) == 2857
+    assert sum(len(value) > 1 for value in titles.values()) == 2857
     assert max(map(len, titles.values())) == 11
-    assert sum(len(one.split()) for of in titles.values() for one in of) / 3610 == pytest.approx(21.486, abs=1e-3)
+    assert sum(len(item.split()) for value in titles.values() for item in value) / 3610 == pytest.approx(
+        21.486, abs=1e-3
+    )
     answers = expansions.read_expansions(path, "answers", " *** ").by_query
-    assert sum(len(of) > 1 for of in answers.values()) == 394
+    assert sum(len(value) > 1 for value in answers.values()) == 394
     sentences = expansions.read_expansions(path, "sentences", " *** ").by_query
     assert max(map(len, sentences.values())) == 1

@@ -21,16 +21,16 @@ TABLE = pa.Table.from_pylist(
 def ranking(found: dict[str, str], hits: str = "") -> pa.Table:
     """A ranking of one-letter documents, those of `hits` bearing an answer."""
     rows = [
-        {"query_id": query, "doc_id": one, "rank": rank, "score": -float(rank), "hit": one in hits}
+        {"query_id": query, "doc_id": item, "rank": rank, "score": -float(rank), "hit": item in hits}
         for query, documents in found.items()
-        for rank, one in enumerate(documents, 1)
+        for rank, item in enumerate(documents, 1)
     ]
     return pa.Table.from_pylist(rows, schema=ANSWERED if hits else RANKING)
 
 
 def test_the_minimum_answer_rank() -> None:
-    found = ranking({"q1#1": "xyz", "q1#2": "yx", "q0#1": "u", "q0#2": "uvzx"}, hits="zx")
-    ranks = answer_ranks(TABLE, found).to_pylist()
+    result = ranking({"q1#1": "xyz", "q1#2": "yx", "q0#1": "u", "q0#2": "uvzx"}, hits="zx")
+    ranks = answer_ranks(TABLE, result).to_pylist()
     assert [(row["doc_id"], row["query_id"], row["rank"]) for row in ranks] == [
         ("q1#1", "q1", 1),
         ("q1#2", "q1", 2),
@@ -41,13 +41,13 @@ def test_the_minimum_answer_rank() -> None:
 
 
 def test_by_judgements_what_is_relevant_is_a_hit() -> None:
-    found = ranking({"q1#1": "xyz", "q0#1": "xz"})
+    result = ranking({"q1#1": "xyz", "q0#1": "xz"})
     rows = [("q1#1", "y", 1), ("q1#1", "x", 0), ("q0#1", "q", 2)]
     qrels = pa.Table.from_pylist(
         [{"query_id": q, "doc_id": d, "relevance": r, "split": "test"} for q, d, r in rows], schema=QRELS
     )
-    assert mark_relevant(found, qrels)["hit"].to_pylist() == [False, True, False, False, False]
-    assert mark_relevant(found, qrels).select(RANKING.names) == found
+    assert mark_relevant(result, qrels)["hit"].to_pylist() == [False, True, False, False, False]
+    assert mark_relevant(result, qrels).select(RANKING.names) == result
 
 
 def test_the_lowest_predicted_rank_is_chosen_and_the_first_of_equals() -> None:
@@ -77,17 +77,17 @@ def test_nothing_to_choose_from() -> None:
 
 def test_several_choices_rankings_are_fused_best_first() -> None:
     choices = choose(TABLE, np.array([3.0, 2.0, 1.0, 8.0, 9.0]), most=2)
-    found = ranking({"q1#1": "kkk", "q1#2": "xyw", "q1#4": "yz", "q0#2": "u"})
-    whole = as_ranking(choices, found, ranking({"q7": "mn", "q1": "n", "q0": "o"}), FusionConfig(depth=3))
+    result = ranking({"q1#1": "kkk", "q1#2": "xyw", "q1#4": "yz", "q0#2": "u"})
+    whole = as_ranking(choices, result, ranking({"q7": "mn", "q1": "n", "q0": "o"}), FusionConfig(depth=3))
     rows = [(row["query_id"], row["doc_id"], row["rank"]) for row in whole.to_pylist()]
     assert rows == [("q7", "m", 1), ("q7", "n", 2), ("q1", "y", 1), ("q1", "x", 2), ("q1", "z", 3), ("q0", "u", 1)]
 
 
 def test_a_choices_ranking_is_its_querys() -> None:
     choices = choose(TABLE, np.array([3.0, 2.0, 1.0, 9.0, 8.0]))
-    found = ranking({"q1#1": "x", "q1#4": "yz", "q0#2": "u"})
+    result = ranking({"q1#1": "x", "q1#4": "yz", "q0#2": "u"})
     plain = ranking({"q7": "m", "q1": "n", "q0": "o"})
-    whole = as_ranking(choices, found, plain)
+    whole = as_ranking(choices, result, plain)
     assert whole.schema.equals(RANKING)
     rows = [(row["query_id"], row["doc_id"], row["rank"]) for row in whole.to_pylist()]
     assert rows == [("q7", "m", 1), ("q1", "y", 1), ("q1", "z", 2), ("q0", "u", 1)]

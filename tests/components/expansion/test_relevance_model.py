@@ -63,28 +63,28 @@ def test_rocchios_weights_by_hand() -> None:
 
 
 def test_the_first_is_the_likeliest() -> None:
-    found = drawn(terms=2, number=5)
+    result = drawn(terms=2, number=5)
     weights = term_weights(DOCUMENTS, RARE, RelevanceConfig(), without=["oil"])
     best = sorted(weights, key=lambda term: (-weights[term], term))
-    assert found[0] == " ".join(best[:2])
-    assert len(found) == 5
-    assert all(len(set(text.split())) == 2 for text in found)
-    assert len(set(found)) > 1
-    assert not any("oil" in text.split() for text in found)  # it is in the question
+    assert result[0] == " ".join(best[:2])
+    assert len(result) == 5
+    assert all(len(set(text.split())) == 2 for text in result)
+    assert len(set(result)) > 1
+    assert not any("oil" in text.split() for text in result)  # it is in the question
 
 
 def test_draws_are_by_weight() -> None:
     """Of one term at a time: as often as its weight says, or more often the likeliest where it is cold."""
-    found = Counter(drawn(terms=1, number=4_001)[1:])
+    result = Counter(drawn(terms=1, number=4_001)[1:])
     weights = term_weights(DOCUMENTS, RARE, RelevanceConfig(), without=["oil", "crisis"])
     total = sum(weights.values())
     for term, weight in weights.items():
         share = weight / total
-        assert found[term] / 4_000 == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4_000))
+        assert result[term] / 4_000 == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4_000))
     cold = Counter(drawn(terms=1, number=401, temperature=0.2)[1:])
     share = weights["embargo"] ** 5 / sum(weight**5 for weight in weights.values())
     assert cold["embargo"] / 400 == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 400))
-    assert share > 2 * found["embargo"] / 4_000
+    assert share > 2 * result["embargo"] / 4_000
     assert set(drawn(terms=1, number=200, pool=2)) == {"embargo", "began"}
 
 

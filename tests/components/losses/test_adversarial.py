@@ -49,12 +49,12 @@ def test_the_gradient_is_equation_10() -> None:
     student.requires_grad_()
     expected_reward(game(student, teacher)).sum().backward()
 
-    other = student.detach().clone().requires_grad_()
-    log_p = torch.log_softmax(other[:, 1:], -1)
+    second = student.detach().clone().requires_grad_()
+    log_p = torch.log_softmax(second[:, 1:], -1)
     pair = torch.stack([teacher[:, :1].expand(-1, 5), teacher[:, 1:]], -1)
     reward = torch.log_softmax(pair, -1)[..., 0]
     (log_p.exp().detach() * log_p * reward).sum().backward()
-    torch.testing.assert_close(student.grad, other.grad)
+    torch.testing.assert_close(student.grad, second.grad)
     assert student.grad[:, 1:].abs().min() > 1e-4
     assert (student.grad[:, 0] == 0).all()  # the positive is not among what the retriever chooses from
 
@@ -73,14 +73,14 @@ def test_a_negative_that_fools_the_ranker_draws_the_retriever() -> None:
     student = torch.nn.Parameter(rows([0, 3, 0, 1]))
     teacher = rows([0, -10, 5, -10])
     optimizer = torch.optim.SGD([student], lr=1.0)
-    found = []
+    result = []
     for _ in range(200):
         optimizer.zero_grad()
         value = expected_reward(game(student, teacher)).sum()
         value.backward()
         optimizer.step()
-        found.append(value.item())
-    assert all(after <= before for before, after in itertools.pairwise(found))
+        result.append(value.item())
+    assert all(after <= before for before, after in itertools.pairwise(result))
     assert torch.softmax(student.detach()[0, 1:], -1)[1] > 0.99
 
 

@@ -34,8 +34,8 @@ def public() -> Iterator[tuple[str, Callable[..., Tensor]]]:
 def losses() -> Iterator[Any]:
     """Every loss that is to be tested, with its dotted path."""
     named = os.environ.get("SPARRING_TEST_LOSSES", "").split()
-    found = ((name, FunctionRef(function=name).resolve()) for name in named) if named else public()
-    return (pytest.param(function, id=name) for name, function in found)
+    result = ((name, FunctionRef(function=name).resolve()) for name in named) if named else public()
+    return (pytest.param(function, id=name) for name, function in result)
 
 
 ALL = pytest.mark.parametrize("loss", list(losses()))
@@ -74,7 +74,7 @@ def with_blocks(scores: Scores, change: Callable[[Block], Block]) -> Scores:
 def test_every_public_function_is_a_loss() -> None:
     """Its first argument is the scores, and losses that configs name are among them."""
     first = {name: next(iter(inspect.signature(function).parameters.items())) for name, function in public()}
-    assert {name: (one.name, one.annotation) for name, (_, one) in first.items()} == dict.fromkeys(
+    assert {name: (item.name, item.annotation) for name, (_, item) in first.items()} == dict.fromkeys(
         first, ("scores", "Scores")
     )
     assert {"listwise.cross_entropy", "listwise.distillation", "adversarial.expected_reward"} <= first.keys()
@@ -103,8 +103,8 @@ def test_each_value_depends_on_its_own_row_alone(loss: Callable[..., Tensor]) ->
     values = loss(changed(scores, student=student))
     for row in range(len(values)):
         (gradient,) = torch.autograd.grad(values[row], student, retain_graph=True)
-        others = torch.cat([gradient[:row], gradient[row + 1 :]])
-        assert (others == 0).all()
+        rest = torch.cat([gradient[:row], gradient[row + 1 :]])
+        assert (rest == 0).all()
 
 
 @ALL
@@ -126,8 +126,8 @@ def test_masking_a_pair_equals_removing_it(loss: Callable[..., Tensor]) -> None:
 def test_the_score_of_a_masked_pair_does_not_matter(loss: Callable[..., Tensor], value: float) -> None:
     scores = some_scores()
     student = scores.student.masked_fill(~scores.where, value).requires_grad_()
-    other = changed(scores, student=student, teacher=scores.teacher.masked_fill(~scores.where, value))
-    values = loss(other)
+    second = changed(scores, student=student, teacher=scores.teacher.masked_fill(~scores.where, value))
+    values = loss(second)
     torch.testing.assert_close(values, loss(scores))
     values.sum().backward()
     assert (student.grad[~scores.where] == 0).all()
@@ -191,8 +191,8 @@ def test_gradients_equal_finite_differences(loss: Callable[..., Tensor]) -> None
     names = list(scores.others)
 
     def values(student: Tensor, *blocks: Tensor) -> Tensor:
-        others = {name: Block(block, scores.others[name].where) for name, block in zip(names, blocks, strict=True)}
-        return loss(changed(scores, student=student, others=others))
+        rest = {name: Block(block, scores.others[name].where) for name, block in zip(names, blocks, strict=True)}
+        return loss(changed(scores, student=student, others=rest))
 
     parts = (scores.student, *(scores.others[name].scores for name in names))
     assert torch.autograd.gradcheck(values, tuple(part.clone().requires_grad_() for part in parts))
@@ -236,9 +236,9 @@ def test_columns_of_a_block_are_a_set_and_rows_are_independent(loss: Callable[..
 
     row = torch.zeros(5, 1, dtype=torch.float64)
     row[3] = 7
-    other = loss(with_blocks(scores, lambda block: Block(block.scores + row, block.where)))
+    second = loss(with_blocks(scores, lambda block: Block(block.scores + row, block.where)))
     kept = torch.tensor([0, 1, 2, 4])
-    torch.testing.assert_close(other[kept], loss(scores)[kept], rtol=0, atol=0)
+    torch.testing.assert_close(second[kept], loss(scores)[kept], rtol=0, atol=0)
 
 
 @ALL

@@ -25,10 +25,10 @@ def test_both_directions_are_those_of_a_loop() -> None:
     queries, documents = unit(4, seed=1), unit(7, seed=2)  # three of the documents are mined negatives
     values = both_directions(batch(queries, documents), temperature=0.3)
     for i in range(4):
-        own = math.exp(queries[i] @ documents[i] / 0.3)
-        there = sum(math.exp(queries[i] @ documents[j] / 0.3) for j in range(7))
+        positive = math.exp(queries[i] @ documents[i] / 0.3)
+        forward = sum(math.exp(queries[i] @ documents[j] / 0.3) for j in range(7))
         back = sum(math.exp(documents[i] @ queries[j] / 0.3) for j in range(4))
-        assert values[i].item() == pytest.approx(-math.log(own / there) - math.log(own / back))
+        assert values[i].item() == pytest.approx(-math.log(positive / forward) - math.log(positive / back))
 
 
 def test_without_mined_negatives_both_directions_are_symmetric() -> None:
@@ -85,13 +85,13 @@ def test_hardness_has_the_gradient_of_weights_that_are_held(directions: bool) ->
     differences of it, as those of the loss itself would move the factors too."""
     q, d = unit(3, seed=5), unit(5, seed=6)  # two of the documents are mined negatives
     t, strength = 0.4, 2.0
-    there, back = (strength * (q @ d.T)).exp(), (strength * (d[:3] @ q.T)).exp()
-    own = torch.arange(3)
-    there[own, own] = back[own, own] = 1.0
+    forward, back = (strength * (q @ d.T)).exp(), (strength * (d[:3] @ q.T)).exp()
+    itself = torch.arange(3)
+    forward[itself, itself] = back[itself, itself] = 1.0
 
     def held(queries: Tensor, documents: Tensor) -> Tensor:
         positive = (queries * documents[:3]).sum(-1) / t
-        ways = [there * (queries @ documents.T / t).exp()]
+        ways = [forward * (queries @ documents.T / t).exp()]
         ways += [back * (documents[:3] @ queries.T / t).exp()] if directions else []
         return torch.stack([way.sum(-1).log() - positive for way in ways]).mean(0)
 
@@ -99,8 +99,8 @@ def test_hardness_has_the_gradient_of_weights_that_are_held(directions: bool) ->
     assert torch.autograd.gradcheck(held, vectors)
     loss = hardness_weighted(batch(*vectors), temperature=t, strength=strength, both_directions=directions)
     torch.testing.assert_close(loss, held(*vectors))
-    ours, wanted = (torch.autograd.grad(one.sum(), vectors) for one in (loss, held(*vectors)))
-    torch.testing.assert_close(ours, wanted)
+    actual, wanted = (torch.autograd.grad(item.sum(), vectors) for item in (loss, held(*vectors)))
+    torch.testing.assert_close(actual, wanted)
 
 
 def test_both_directions_with_several_positives_in_a_row() -> None:

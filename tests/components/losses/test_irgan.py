@@ -41,12 +41,12 @@ def test_the_generators_gradient_is_the_policy_gradient() -> None:
     student, teacher = (torch.randn(4, 6, generator=rng, dtype=torch.float64) for _ in range(2))
     student.requires_grad_()
     generator(game(student, teacher)).sum().backward()
-    other = student.detach().clone().requires_grad_()
-    log_p = torch.log_softmax(other, -1)
+    second = student.detach().clone().requires_grad_()
+    log_p = torch.log_softmax(second, -1)
     reward = torch.nn.functional.softplus(teacher)
     baseline = (log_p.exp().detach() * reward).sum(-1, keepdim=True)
     (-(log_p.exp().detach() * log_p * (reward - baseline))).sum().backward()
-    torch.testing.assert_close(student.grad, other.grad)
+    torch.testing.assert_close(student.grad, second.grad)
 
 
 @pytest.mark.parametrize(("teacher", "rising"), [([9, -9, -9, -9], 0), ([-9, -9, 9, -9], 2)])

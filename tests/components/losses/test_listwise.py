@@ -55,8 +55,8 @@ def test_a_masked_target_carries_no_weight() -> None:
     student = rows([0, math.log(2), math.log(5)])
     where = torch.tensor([[True, True, False]])
     both = cross_entropy(Scores(student, rows([0, 1, 1]), where))
-    one = cross_entropy(Scores(student, rows([0, 1, 0]), where))
-    torch.testing.assert_close(both, one)
+    single = cross_entropy(Scores(student, rows([0, 1, 0]), where))
+    torch.testing.assert_close(both, single)
     none = cross_entropy(Scores(student, rows([0, 0, 1]), where))
     assert none.item() == 0
 
@@ -132,11 +132,11 @@ def test_distillation_follows_the_ranker_when_it_is_confident_and_when_it_is_foo
 
 def test_distillation_does_not_look_at_the_targets_and_wants_a_teacher() -> None:
     student, teacher = rows([0, 1, 2]), rows([2, 0, 1])
-    one, other = (
+    first, second = (
         distillation(Scores(student, target, all_of(student), teacher=teacher))
         for target in (rows([1, 0, 0]), rows([0, 0, 5]))
     )
-    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(first, second)
     with pytest.raises(ValueError, match="needs a teacher"):
         distillation(Scores(student, rows([1, 0, 0]), all_of(student)))
 
@@ -194,8 +194,8 @@ def test_listnet_with_a_least_target() -> None:
     assert listnet(scores, least=0.0).item() == pytest.approx(0.75 * math.log(8) + 0.25 * math.log(4))
     assert listnet(scores, least=0.5).item() == pytest.approx(math.log(8))
     assert listnet(scores, least=5.0).item() == 0
-    one = Scores(student, rows([1, 0, 0]), all_of(student))
-    torch.testing.assert_close(listnet(one, least=1.0), cross_entropy(one))
+    single = Scores(student, rows([1, 0, 0]), all_of(student))
+    torch.testing.assert_close(listnet(single, least=1.0), cross_entropy(single))
 
 
 def test_listnet_is_least_where_the_student_has_the_order_and_the_distances_of_the_targets() -> None:
@@ -216,10 +216,10 @@ def test_symmetric_kl_is_the_mean_of_both_directions() -> None:
     """1/4, 3/4 against 1/2, 1/2; candidates that do not count change nothing, and both sides have a gradient."""
     a, b = rows([0, math.log(3), 7]).requires_grad_(), rows([0, 0, -3]).requires_grad_()
     scores = Scores(a, rows([1, 0, 0]), torch.tensor([[True, True, False]]), teacher=b)
-    there = 0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2)
+    forward = 0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2)
     back = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
     value = symmetric_kl(scores)
-    assert value.item() == pytest.approx((there + back) / 2)
+    assert value.item() == pytest.approx((forward + back) / 2)
     value.sum().backward()
     for side in (a, b):
         assert side.grad is not None

@@ -36,12 +36,12 @@ def test_margins_are_those_of_a_loop_over_pairs() -> None:
     where = torch.rand(4, 6, generator=rng) < 0.7
     values = mean_squared(Scores(student, target, where, teacher=teacher))
     for i in range(4):
-        found = []
+        result = []
         for a in range(6):
             for b in range(6):
                 if where[i, a] and where[i, b] and target[i, a] > 0 and target[i, b] <= 0:
-                    found.append(float((student[i, a] - student[i, b]) - (teacher[i, a] - teacher[i, b])) ** 2)
-        assert values[i].item() == pytest.approx(sum(found) / max(1, len(found)))
+                    result.append(float((student[i, a] - student[i, b]) - (teacher[i, a] - teacher[i, b])) ** 2)
+        assert values[i].item() == pytest.approx(sum(result) / max(1, len(result)))
 
 
 def test_only_margins_count() -> None:
@@ -88,12 +88,12 @@ def test_the_hinge_is_pytorchs() -> None:
     target = (torch.rand(20, 6, generator=rng) < 0.3).double()
     positions = torch.full((20, 6), -1)
     for i, row in enumerate(target):
-        found = row.nonzero().flatten()
-        positions[i, : len(found)] = found
+        result = row.nonzero().flatten()
+        positions[i, : len(result)] = result
     expected = functional.multilabel_margin_loss(student, positions, reduction="none")
-    found = hinge(Scores(student, target, torch.ones(20, 6, dtype=torch.bool)))
-    torch.testing.assert_close(found, expected)
-    gradients = [torch.autograd.grad(values.sum(), student)[0] for values in (found, expected)]
+    result = hinge(Scores(student, target, torch.ones(20, 6, dtype=torch.bool)))
+    torch.testing.assert_close(result, expected)
+    gradients = [torch.autograd.grad(values.sum(), student)[0] for values in (result, expected)]
     torch.testing.assert_close(*gradients)
 
 

@@ -55,14 +55,14 @@ def test_the_released_mean_is_a_loop_over_offsets(ties: bool) -> None:
     scores = some(ties=ties)
     values = ranking(scores, pairs="offsets")
     for row in range(4):
-        those = sorted(members(scores, row), key=lambda one: one[0])  # stable, as ours
+        those = sorted(members(scores, row), key=lambda single: single[0])  # stable, as ours
         means = []
         for offset in range(1, len(those)):
-            found = [
+            result = [
                 max(0.0, those[j][1] - those[j + offset][1] + 0.01 * (those[j + offset][0] - those[j][0]))
                 for j in range(len(those) - offset)
             ]
-            means.append(sum(found) / len(found))
+            means.append(sum(result) / len(result))
         assert values[row].item() == pytest.approx(sum(means) / max(1, len(means)))
 
 
@@ -110,11 +110,11 @@ def test_what_stands_at_a_masked_candidate_does_not_matter(pairs: str) -> None:
     assert student.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(("scale", "of"), [("log", math.log), ("reciprocal", lambda rank: -1 / rank)])
+@pytest.mark.parametrize(("scale", "subject"), [("log", math.log), ("reciprocal", lambda rank: -1 / rank)])
 @pytest.mark.parametrize("pairs", ["all", "offsets"])
-def test_another_scale_is_the_same_loss_of_other_ranks(scale: Any, of: Any, pairs: Any) -> None:
+def test_another_scale_is_the_same_loss_of_other_ranks(scale: Any, subject: Any, pairs: Any) -> None:
     scores = some()
-    changed = Scores(scores.student, scores.target.clone().apply_(of), scores.where)
+    changed = Scores(scores.student, scores.target.clone().apply_(subject), scores.where)
     torch.testing.assert_close(
         ranking(scores, alpha=0.3, scale=scale, pairs=pairs), ranking(changed, alpha=0.3, pairs=pairs)
     )

@@ -51,13 +51,13 @@ def test_samtone_is_the_equation_in_both_directions(sides: dict[str, bool]) -> N
     t, (q, d) = 0.3, (unit(4, seed=1), unit(4, seed=2))
     values = samtone(batch(q, d), temperature=t, **sides)
     for i in range(4):
-        others = [j for j in range(4) if j != i]
-        own = similarity(q[i], d[i], t)
-        there = sum(similarity(q[i], d[j], t) for j in range(4))
+        rest = [j for j in range(4) if j != i]
+        positive = similarity(q[i], d[i], t)
+        forward = sum(similarity(q[i], d[j], t) for j in range(4))
         back = sum(similarity(d[i], q[j], t) for j in range(4))
-        there += sides["query_side"] * sum(similarity(q[i], q[j], t) for j in others)
-        back += sides["document_side"] * sum(similarity(d[i], d[j], t) for j in others)
-        assert values[i].item() == pytest.approx(-math.log(own / there) - math.log(own / back))
+        forward += sides["query_side"] * sum(similarity(q[i], q[j], t) for j in rest)
+        back += sides["document_side"] * sum(similarity(d[i], d[j], t) for j in rest)
+        assert values[i].item() == pytest.approx(-math.log(positive / forward) - math.log(positive / back))
 
 
 def test_samtone_of_one_direction_is_equation_2() -> None:
@@ -97,8 +97,8 @@ def test_samtone_pushes_queries_apart() -> None:
     assert q.grad is not None
     step = q.detach() - 0.01 * q.grad
     plain = torch.autograd.grad(both_directions(batch(q, d), temperature=0.1).sum(), q)[0]
-    other = q.detach() - 0.01 * plain
-    assert torch.cosine_similarity(step[0], step[1], dim=0) < torch.cosine_similarity(other[0], other[1], dim=0)
+    second = q.detach() - 0.01 * plain
+    assert torch.cosine_similarity(step[0], step[1], dim=0) < torch.cosine_similarity(second[0], second[1], dim=0)
 
 
 # PAIR
@@ -116,10 +116,10 @@ def test_pair_is_the_equation() -> None:
     t, (q, d) = 0.3, (unit(4, seed=1), unit(6, seed=2))
     values = pair(batch(q, d), temperature=t, alpha=0.25)
     for i in range(4):
-        own = similarity(q[i], d[i], t)
+        positive = similarity(q[i], d[i], t)
         plain = sum(similarity(q[i], d[j], t) for j in range(6))
-        among = own + sum(similarity(d[i], d[j], t) for j in range(6) if j != i)
-        assert values[i].item() == pytest.approx(-0.75 * math.log(own / plain) - 0.25 * math.log(own / among))
+        among = positive + sum(similarity(d[i], d[j], t) for j in range(6) if j != i)
+        assert values[i].item() == pytest.approx(-0.75 * math.log(positive / plain) - 0.25 * math.log(positive / among))
 
 
 def test_pair_in_both_directions_has_them_in_its_plain_part() -> None:
@@ -134,17 +134,19 @@ def test_pair_as_released_is_a_loop_over_queries_and_mined_negatives() -> None:
     t, (q, d) = 0.3, (unit(4, seed=1), unit(6, seed=2))
     values = released_pair(batch(q, d), temperature=t, alpha=0.25)
     for i in range(4):
-        own = similarity(q[i], d[i], t)
+        positive = similarity(q[i], d[i], t)
         plain = sum(similarity(q[i], d[j], t) for j in range(6))
         centred = sum(similarity(d[i], q[j], t) for j in range(4)) + sum(similarity(d[i], d[j], t) for j in (4, 5))
-        assert values[i].item() == pytest.approx(-0.75 * math.log(own / plain) - 0.25 * math.log(own / centred))
+        assert values[i].item() == pytest.approx(
+            -0.75 * math.log(positive / plain) - 0.25 * math.log(positive / centred)
+        )
 
 
 def test_pair_as_released_without_mined_negatives_is_the_way_there_and_back() -> None:
     scores = batch(unit(4, seed=1), unit(4, seed=2))
-    there = cross_entropy(scores, temperature=0.2)
-    back = both_directions(scores, temperature=0.2) - there
-    torch.testing.assert_close(released_pair(scores, temperature=0.2, alpha=0.3), 0.7 * there + 0.3 * back)
+    forward = cross_entropy(scores, temperature=0.2)
+    back = both_directions(scores, temperature=0.2) - forward
+    torch.testing.assert_close(released_pair(scores, temperature=0.2, alpha=0.3), 0.7 * forward + 0.3 * back)
 
 
 def test_the_second_stage_of_pair_is_the_plain_softmax() -> None:
@@ -158,12 +160,12 @@ def test_pair_as_printed_would_have_no_lower_bound(margin: float) -> None:
     """Eq. 3 lacks the positive in the denominator: ours is ln(1 + e^l) > 0, where l is the loss as printed."""
     among_documents = [-margin, -margin - 1]
     scores = one_row(margin, [0.5], document_candidate=among_documents)
-    own, others = scores.student[0, 0], scores.others["document-candidate"].scores[0]
-    printed = -(own.exp() / others.exp().sum()).log()
+    positive, rest = scores.student[0, 0], scores.others["document-candidate"].scores[0]
+    printed = -(positive.exp() / rest.exp().sum()).log()
     assert printed <= 0.5 - 2 * margin
-    ours = pair(scores, temperature=1.0, alpha=1.0)
-    torch.testing.assert_close(ours, torch.nn.functional.softplus(printed).unsqueeze(0))
-    assert ours > 0
+    actual = pair(scores, temperature=1.0, alpha=1.0)
+    torch.testing.assert_close(actual, torch.nn.functional.softplus(printed).unsqueeze(0))
+    assert actual > 0
 
 
 def test_several_positives_of_a_row_share_every_denominator() -> None:
@@ -180,15 +182,15 @@ def test_several_positives_of_a_row_share_every_denominator() -> None:
     def wanted(*denominators: int) -> float:
         return sum(math.log(denominator) - 0.25 * math.log(2) for denominator in denominators)
 
-    one = {"temperature": 1.0}
-    assert samtone(scores, **one).item() == pytest.approx(wanted(6 + 5, 3 + 4))
-    assert samtone(scores, **one, document_side=True).item() == pytest.approx(wanted(6 + 5, 3 + 4 + 8))
-    joint = samtone(scores, **one, document_side=True, both_directions=False)
+    single = {"temperature": 1.0}
+    assert samtone(scores, **single).item() == pytest.approx(wanted(6 + 5, 3 + 4))
+    assert samtone(scores, **single, document_side=True).item() == pytest.approx(wanted(6 + 5, 3 + 4 + 8))
+    joint = samtone(scores, **single, document_side=True, both_directions=False)
     assert joint.item() == pytest.approx(wanted(6 + 5 + 8))
-    assert pair(scores, **one).item() == pytest.approx(0.9 * wanted(6) + 0.1 * wanted(3 + 9))
-    both = pair(scores, **one, both_directions=True)
+    assert pair(scores, **single).item() == pytest.approx(0.9 * wanted(6) + 0.1 * wanted(3 + 9))
+    both = pair(scores, **single, both_directions=True)
     assert both.item() == pytest.approx(0.9 * wanted(6, 3 + 4) + 0.1 * wanted(3 + 9))
-    assert released_pair(scores, **one).item() == pytest.approx(0.9 * wanted(6) + 0.1 * wanted(3 + 4 + 10))
+    assert released_pair(scores, **single).item() == pytest.approx(0.9 * wanted(6) + 0.1 * wanted(3 + 4 + 10))
 
 
 # All of them
@@ -203,8 +205,8 @@ def variants() -> Iterator[Any]:
             switches = {name: (True, False) for name, default in options.items() if isinstance(default, bool)}
             switches |= {name: (options[name], 1.0) for name in options if name == "alpha"}
             for chosen in itertools.product(*switches.values()):
-                told = dict(zip(switches, chosen, strict=True))
-                yield pytest.param(partial(loss, **told), id=f"{case.id} {told or ''}")
+                report = dict(zip(switches, chosen, strict=True))
+                yield pytest.param(partial(loss, **report), id=f"{case.id} {report or ''}")
 
 
 ALL = pytest.mark.parametrize("loss", list(variants()))
@@ -229,8 +231,8 @@ def test_the_loss_is_never_negative(
     def some(where: Tensor) -> Tensor:
         return where & (torch.rand(where.shape, generator=draw) < kept)
 
-    others = {name: Block(block.scores, some(block.where)) for name, block in whole.others.items()}
-    values = loss(Scores(whole.student, whole.target, some(whole.where), others=others))
+    rest = {name: Block(block.scores, some(block.where)) for name, block in whole.others.items()}
+    values = loss(Scores(whole.student, whole.target, some(whole.where), others=rest))
     assert values.isfinite().all()
     assert (values >= 0).all()
 

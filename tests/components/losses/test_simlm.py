@@ -29,7 +29,7 @@ def test_the_blocks_by_hand(on: tuple[bool, bool, bool]) -> None:
         document_document=[math.log(7)],
     )
     value = released(scores, temperature=1.0, **dict(zip(NAMES, on, strict=True)))
-    wanted = 3 + sum(odds for odds, there in zip((3, 5, 7), on, strict=True) if there)
+    wanted = 3 + sum(odds for odds, forward in zip((3, 5, 7), on, strict=True) if forward)
     assert value.item() == pytest.approx(math.log(wanted))
 
 
@@ -52,9 +52,9 @@ def test_the_papers_equation_3() -> None:
     t, (q, d) = 0.4, (unit(4, seed=1), unit(6, seed=2))
     values = contrastive(batch(q, d), temperature=t)
     for i in range(4):
-        own = math.exp(q[i] @ d[i] / t)
+        positive = math.exp(q[i] @ d[i] / t)
         negatives = sum(math.exp(q[i] @ d[j] / t) + math.exp(d[i] @ d[j] / t) for j in range(6) if j != i)
-        assert values[i].item() == pytest.approx(-math.log(own / (own + negatives)))
+        assert values[i].item() == pytest.approx(-math.log(positive / (positive + negatives)))
 
 
 def test_what_it_has_in_common_with_others() -> None:

@@ -89,7 +89,11 @@ def test_a_ranker_trains_its_adapter_and_its_head(encoder: Path, tmp_path: Path,
     model = ranker(encoder, pooling=pooling)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad and "lora_" not in name}
     head = {
-        "cls": {f"backbone.{part}.{of}" for part in ("bert.pooler.dense", "classifier") for of in ("weight", "bias")},
+        "cls": {
+            f"backbone.{part}.{subject}"
+            for part in ("bert.pooler.dense", "classifier")
+            for subject in ("weight", "bias")
+        },
         "maxsim": set(),
     }.get(pooling, {"head.weight", "head.bias"})
     assert trained == head
@@ -125,18 +129,18 @@ def test_what_is_saved_is_the_adapter_alone(toys: Path, tmp_path: Path, kind: st
 def test_towers_and_players_stand_on_one_body(encoder: Path, tmp_path: Path) -> None:
     """Two towers, a ranker of another class, and what is loaded: one model in memory, until nobody needs it."""
     gc.collect()
-    model, other = retriever(encoder, towers="separate"), ranker(encoder, pooling="cls", adapter={"rank": 2})
+    model, second = retriever(encoder, towers="separate"), ranker(encoder, pooling="cls", adapter={"rank": 2})
     model.save(tmp_path / "model", encoder)
     loaded = DualEncoder.load(tmp_path / "model")
-    towers = [*model.towers.values(), *loaded.towers.values(), other.backbone]
+    towers = [*model.towers.values(), *loaded.towers.values(), second.backbone]
     assert len({words(tower.base_model) for tower in towers}) == 1
     places = [{weight.data_ptr() for _, weight in adapters._frozen(tower)} for tower in towers]
     assert all(place == places[0] for place in places)
-    own = [{weight.data_ptr() for weight in tower.parameters() if weight.requires_grad} for tower in towers]
-    assert all(not one & two for i, one in enumerate(own) for two in own[:i])
+    itself = [{weight.data_ptr() for weight in tower.parameters() if weight.requires_grad} for tower in towers]
+    assert all(not item & two for i, item in enumerate(itself) for two in itself[:i])
     assert words(model.with_separate_towers().towers["query"]) == words(model.towers["query"])
     assert len([key for key in adapters._bodies if key[0] == str(encoder)]) == 1
-    del model, other, loaded, towers
+    del model, second, loaded, towers
     gc.collect()
     assert not [key for key in adapters._bodies if key[0] == str(encoder)]
 
@@ -164,9 +168,9 @@ def test_models_that_are_asked_share_a_body_in_their_precision(encoder: Path, tm
     ranker(encoder, pooling="mean").save(tmp_path / "ranker", encoder)
     options: dict[str, Any] = {"precision": precision, "batch_tokens": 100, "cuda": False, "threads": 1}
     apart = inference.Inference(DualEncoder, tmp_path / "retriever", merge=False, **options)
-    other = inference.Inference(CrossEncoder, tmp_path / "ranker", merge=False, **options)
+    second = inference.Inference(CrossEncoder, tmp_path / "ranker", merge=False, **options)
     merged = inference.Inference(DualEncoder, tmp_path / "retriever", **options)
-    tower, body = apart._model.tower("query"), other._model.base_model
+    tower, body = apart._model.tower("query"), second._model.base_model
     assert words(tower) == words(body)
     exact = asked(DualEncoder.load(tmp_path / "retriever").eval(), "query")
     far = {"fp32": 1e-6, "bf16": 2e-2}[precision]
@@ -180,7 +184,7 @@ def test_merged_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     retriever(encoder).save(tmp_path / "retriever", encoder)
     options: dict[str, Any] = {"precision": "bf16", "batch_tokens": 100, "cuda": False, "threads": 1}
     model = inference.Inference(DualEncoder, tmp_path / "retriever", **options)._model
-    assert all(isinstance(one, inference.FusedLayer) for one in model.tower("query").encoder.layer)
+    assert all(isinstance(item, inference.FusedLayer) for item in model.tower("query").encoder.layer)
 
 
 def test_a_ranker_begins_from_the_adapter_of_a_retriever(encoder: Path, tmp_path: Path) -> None:
@@ -210,27 +214,27 @@ def test_peft_loads_it_over_the_base(encoder: Path, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModel, AutoModelForSequenceClassification
 
-    model, other = retriever(encoder, towers="separate"), ranker(encoder, pooling="cls")
+    model, second = retriever(encoder, towers="separate"), ranker(encoder, pooling="cls")
     model.save(tmp_path / "retriever", encoder)
-    other.save(tmp_path / "ranker", encoder)
+    second.save(tmp_path / "ranker", encoder)
     ids = {"input_ids": a_batch().ids, "attention_mask": a_batch().mask, "token_type_ids": a_batch().segments}
-    theirs: Any = PeftModel.from_pretrained(AutoModel.from_pretrained(encoder), tmp_path / "retriever/query")
+    expected: Any = PeftModel.from_pretrained(AutoModel.from_pretrained(encoder), tmp_path / "retriever/query")
     classifier = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=1)
     scorer: Any = PeftModel.from_pretrained(classifier, tmp_path / "ranker")
     with torch.inference_mode():
         states = model.tower("query")(**ids).last_hidden_state
-        torch.testing.assert_close(theirs.eval()(**ids).last_hidden_state, states)
-        torch.testing.assert_close(scorer.eval()(**ids).logits.squeeze(-1), asked(other))
-        torch.testing.assert_close(theirs.merge_and_unload()(**ids).last_hidden_state, states, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(expected.eval()(**ids).last_hidden_state, states)
+        torch.testing.assert_close(scorer.eval()(**ids).logits.squeeze(-1), asked(second))
+        torch.testing.assert_close(expected.merge_and_unload()(**ids).last_hidden_state, states, rtol=1e-5, atol=1e-5)
 
 
 def test_a_base_that_changed_or_went_is_named(encoder: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     shutil.copytree(encoder, base)
     retriever(base).save(tmp_path / "retriever", base)
-    told = json.loads((tmp_path / "retriever" / BASE).read_text())
-    assert told["model"] == str(base)
-    assert list(told["sha256"]) == ["model.safetensors"]
+    report = json.loads((tmp_path / "retriever" / BASE).read_text())
+    assert report["model"] == str(base)
+    assert list(report["sha256"]) == ["model.safetensors"]
     shutil.copyfile(toy.write_encoder(tmp_path / "other", seed=9) / "model.safetensors", base / "model.safetensors")
     with pytest.raises(UserError, match=r"model\.safetensors of the adapter's base .* has changed since"):
         DualEncoder.load(tmp_path / "retriever")
@@ -244,7 +248,10 @@ def test_a_base_that_changed_or_went_is_named(encoder: Path, tmp_path: Path) -> 
 
 def test_targets_are_layers_that_the_model_has(encoder: Path) -> None:
     model = retriever(encoder, adapter={"targets": ["query", "value"]})
-    assert {name.split(".")[-4] for name, one in model.named_parameters() if one.requires_grad} == {"query", "value"}
+    assert {name.split(".")[-4] for name, item in model.named_parameters() if item.requires_grad} == {
+        "query",
+        "value",
+    }
     with pytest.raises(
         UserError, match=r"adapter\.targets: .* has no linear layers 'q_proj'\. Use some of these: dense, key, query"
     ):

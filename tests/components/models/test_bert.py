@@ -39,38 +39,38 @@ def test_a_retriever(encoder: Path, tmp_path: Path, towers: str, dtype: torch.dt
     options = {"pooling": "mean", "similarity": "cosine", "towers": towers}
     options |= {"share": ["embedder"], "projection": 8} if towers == "separate" else {}
     folder = saved(tmp_path, DualEncoder, toy.retriever_config(encoder, **options))
-    theirs = DualEncoder.load(folder).eval().to_dtype(dtype)
-    ours = DualEncoder.load(folder, frozen=True).to_dtype(dtype)
-    assert isinstance(ours.tower("query"), bert.Bert)
+    expected = DualEncoder.load(folder).eval().to_dtype(dtype)
+    actual = DualEncoder.load(folder, frozen=True).to_dtype(dtype)
+    assert isinstance(actual.tower("query"), bert.Bert)
     with torch.inference_mode():
         for batch in batches():
             for side in ("query", "document"):
-                assert torch.equal(ours(batch, side), theirs(batch, side))
+                assert torch.equal(actual(batch, side), expected(batch, side))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("pooling", ["cls", "first", "mean", "maxsim"])
 def test_a_ranker(encoder: Path, tmp_path: Path, pooling: str, dtype: torch.dtype) -> None:
     folder = saved(tmp_path, CrossEncoder, toy.ranker_config(encoder, pooling=pooling))
-    theirs = CrossEncoder.load(folder).eval().to_dtype(dtype)
-    ours = CrossEncoder.load(folder, frozen=True).to_dtype(dtype)
-    assert isinstance(ours.base_model, bert.Bert)
+    expected = CrossEncoder.load(folder).eval().to_dtype(dtype)
+    actual = CrossEncoder.load(folder, frozen=True).to_dtype(dtype)
+    assert isinstance(actual.base_model, bert.Bert)
     with torch.inference_mode():
         for batch in batches():
-            assert torch.equal(ours(batch), theirs(batch))
+            assert torch.equal(actual(batch), expected(batch))
 
 
 @NEEDS_BF16
 def test_its_layers_are_fused(encoder: Path, tmp_path: Path) -> None:
     folder = saved(tmp_path, DualEncoder, toy.retriever_config(encoder, pooling="cls", similarity="dot"))
-    theirs, ours = (
+    expected, actual = (
         inference.ready(DualEncoder.load(folder, frozen=frozen), device=torch.device("cpu"), precision="bf16")
         for frozen in (False, True)
     )
-    assert any(isinstance(part, inference.FusedLayer) for part in ours.modules())
+    assert any(isinstance(part, inference.FusedLayer) for part in actual.modules())
     with torch.inference_mode():
         for batch in batches():
-            assert torch.equal(ours(batch, "query"), theirs(batch, "query"))
+            assert torch.equal(actual(batch, "query"), expected(batch, "query"))
 
 
 @pytest.mark.parametrize("kind", ["roberta", "electra", "distilbert"])

@@ -84,7 +84,7 @@ def ranker(models: dict[str, Path], kind: str, folder: Path, **options: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
+    ("kind", "mode"),
     [
         ("qwen3", "usual"),
         ("mistral", "ended"),
@@ -96,7 +96,7 @@ def ranker(models: dict[str, Path], kind: str, folder: Path, **options: Any) -> 
     ],
 )
 def test_vectors_are_sentence_transformers_with_padding_on_either_side(
-    models: dict[str, Path], tmp_path: Path, kind: str, how: str
+    models: dict[str, Path], tmp_path: Path, kind: str, mode: str
 ) -> None:
     """Of the model as it began, as it was saved, and as a new one begins from it."""
     from sentence_transformers import SentenceTransformer
@@ -106,7 +106,7 @@ def test_vectors_are_sentence_transformers_with_padding_on_either_side(
         "mean": {"pooling": "mean"},
         "ended": {"end_token": END.get(kind, "[SEP]"), "similarity": "cosine"},
         "towers": {"towers": "separate", "projection": 8},
-    }[how]
+    }[mode]
     model, folder = retriever(models, kind, tmp_path, **options)
     usual = "last" if kind in toy.CAUSAL else "cls"
     assert model.config.pooling == options.get("pooling", usual)
@@ -114,12 +114,12 @@ def test_vectors_are_sentence_transformers_with_padding_on_either_side(
     torch.testing.assert_close(vectors(DualEncoder.load(folder), folder, TEXTS), wanted, rtol=0, atol=1e-6)
     again, _ = DualEncoder.start(toy.retriever_config(folder, document_tokens=None, dropout=None))
     torch.testing.assert_close(vectors(again, folder, TEXTS), wanted, rtol=0, atol=1e-6)
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    expected = SentenceTransformer(str(folder), device="cpu")
     for side in ("left", "right"):
-        for module in theirs.modules():
+        for module in expected.modules():
             if hasattr(module, "processor"):
                 module.processor.padding_side = side
-        np.testing.assert_allclose(theirs.encode(TEXTS), wanted.numpy(), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(expected.encode(TEXTS), wanted.numpy(), rtol=0, atol=1e-5)
 
 
 @KIND
@@ -130,12 +130,12 @@ def test_vectors_are_transformers_with_padding_on_either_side(
     from transformers import AutoModel, AutoTokenizer
 
     model, folder = retriever(models, kind, tmp_path, end_token=END[kind])
-    theirs, wanted = AutoModel.from_pretrained(str(folder)).eval(), vectors(model, folder, TEXTS)
+    expected, wanted = AutoModel.from_pretrained(str(folder)).eval(), vectors(model, folder, TEXTS)
     for side in ("left", "right"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), padding_side=side)
         inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=40, return_tensors="pt")
         with torch.no_grad():
-            states = theirs(**inputs).last_hidden_state
+            states = expected(**inputs).last_hidden_state
         ends = inputs["attention_mask"].sum(1) - 1
         last = states[:, -1] if side == "left" else states[torch.arange(len(TEXTS)), ends]
         torch.testing.assert_close(last, wanted, rtol=0, atol=1e-5)
@@ -181,8 +181,8 @@ def test_a_causal_token_sees_those_before_it_and_a_bidirectional_one_all(
     for attention, pooling in (("causal", "last"), ("bidirectional", "mean")):
         model, folder = retriever(models, kind, tmp_path / attention, attention=attention)
         assert model.config.pooling == pooling
-        theirs = SentenceTransformer(str(folder), device="cpu")
-        for tower in (model.tower("query"), DualEncoder.load(folder).tower("query"), theirs[0].model):
+        expected = SentenceTransformer(str(folder), device="cpu")
+        for tower in (model.tower("query"), DualEncoder.load(folder).tower("query"), expected[0].model):
             ids = load_tokenizer(folder)(texts, padding=True, return_tensors="pt")["input_ids"]
             for padding in (0, 3):
                 mask = functional.pad(torch.ones_like(ids), (0, padding))
@@ -190,8 +190,8 @@ def test_a_causal_token_sees_those_before_it_and_a_bidirectional_one_all(
                     states = tower.eval()(input_ids=functional.pad(ids, (0, padding)), attention_mask=mask)[0]
                 same = torch.allclose(states[0, 1], states[1, 1], rtol=0, atol=1e-5)
                 assert same == (attention == "causal"), (attention, padding)
-        found = theirs.encode(TEXTS)
-        np.testing.assert_allclose(found, vectors(model, folder, TEXTS).numpy(), rtol=0, atol=1e-5)
+        result = expected.encode(TEXTS)
+        np.testing.assert_allclose(result, vectors(model, folder, TEXTS).numpy(), rtol=0, atol=1e-5)
 
 
 def test_a_retriever_that_sentence_transformers_made_comes_in(models: dict[str, Path], tmp_path: Path) -> None:
@@ -203,19 +203,19 @@ def test_a_retriever_that_sentence_transformers_made_comes_in(models: dict[str, 
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     reads = Transformer(str(models["qwen3"]), max_seq_length=40)
-    theirs = SentenceTransformer(modules=[reads, Pooling(32, "lasttoken"), Normalize()], device="cpu")
-    theirs.save_pretrained(str(tmp_path / "theirs"))
+    expected = SentenceTransformer(modules=[reads, Pooling(32, "lasttoken"), Normalize()], device="cpu")
+    expected.save_pretrained(str(tmp_path / "theirs"))
     source = toy.retriever_config(tmp_path / "theirs", document_tokens=None)
     model, tokenizer = DualEncoder.start(source)
     assert (model.config.pooling, model.config.similarity, model.config.document_tokens) == ("last", "cosine", 40)
-    found = vectors(model, exported(model, tokenizer, tmp_path), TEXTS)
-    np.testing.assert_allclose(theirs.encode(TEXTS), found.numpy(), rtol=0, atol=1e-5)
+    result = vectors(model, exported(model, tokenizer, tmp_path), TEXTS)
+    np.testing.assert_allclose(expected.encode(TEXTS), result.numpy(), rtol=0, atol=1e-5)
 
     reads = Transformer(str(models["qwen3"]), transformer_task="text-generation", max_seq_length=300)
     scoring = TheirRanker(modules=[reads, LogitScore(*reads.tokenizer.convert_tokens_to_ids(["y", "n"]))], device="cpu")
     scoring.save_pretrained(str(tmp_path / "ranker"))
-    ours, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "ranker", template="{query}|{document}:"))
-    assert (ours.config.pooling, ours.config.true_token, ours.config.false_token) == ("token", "y", "n")
+    actual, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "ranker", template="{query}|{document}:"))
+    assert (actual.config.pooling, actual.config.true_token, actual.config.false_token) == ("token", "y", "n")
 
 
 def test_instructions_are_a_prompt(models: dict[str, Path], tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_instructions_are_a_prompt(models: dict[str, Path], tmp_path: Path) -> N
 
     task = "Instruct: find what answers it\nQuery:"
     model, folder = retriever(models, "qwen3", tmp_path, end_token="<|im_end|>", query_prompt=task, document_tokens=90)
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    expected = SentenceTransformer(str(folder), device="cpu")
     wanted = vectors(model, folder, [task + text for text in TEXTS[:3]])
-    np.testing.assert_allclose(theirs.encode_query(TEXTS[:3]), wanted.numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(expected.encode_query(TEXTS[:3]), wanted.numpy(), rtol=0, atol=1e-5)
     with refused("query_prompt", "unstated-prompt"):
         DualEncoder.start(toy.retriever_config(folder))
 
@@ -240,12 +240,12 @@ def test_more_than_512_tokens_are_read(models: dict[str, Path], tmp_path: Path, 
     text = toy.some_text(rng, 900 if kind == "modernbert" else 180)
     model, folder = retriever(models, kind, tmp_path, pooling="mean", document_tokens=1000)
     assert len(load_tokenizer(folder)(text)["input_ids"]) > 700
-    found = vectors(model, folder, [text])
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    assert theirs.max_seq_length == 1000
-    np.testing.assert_allclose(theirs.encode([text]), found.numpy(), rtol=0, atol=1e-5)
+    result = vectors(model, folder, [text])
+    expected = SentenceTransformer(str(folder), device="cpu")
+    assert expected.max_seq_length == 1000
+    np.testing.assert_allclose(expected.encode([text]), result.numpy(), rtol=0, atol=1e-5)
     model.config = model.config.model_copy(update={"document_tokens": 512})
-    assert (vectors(model, folder, [text]) - found).abs().max() > 1e-3
+    assert (vectors(model, folder, [text]) - result).abs().max() > 1e-3
 
 
 @EACH
@@ -273,7 +273,7 @@ def test_layers_are_cut(models: dict[str, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
+    ("kind", "mode"),
     [
         ("qwen3", "head"),
         ("qwen3", "token"),
@@ -283,7 +283,7 @@ def test_layers_are_cut(models: dict[str, Path], tmp_path: Path) -> None:
         ("llama", "mean"),
     ],
 )
-def test_scores_are_sentence_transformers(models: dict[str, Path], tmp_path: Path, kind: str, how: str) -> None:
+def test_scores_are_sentence_transformers(models: dict[str, Path], tmp_path: Path, kind: str, mode: str) -> None:
     """Of the ranker as it began, as it was saved, and as a new one begins from it; also for pairs that are cut."""
     from sentence_transformers import CrossEncoder as Theirs
 
@@ -292,18 +292,18 @@ def test_scores_are_sentence_transformers(models: dict[str, Path], tmp_path: Pat
         "mean": {"pooling": "mean"},
         "one token": {"true_token": "y"},
         "token": {"pooling": "token", "true_token": "y", "false_token": "n"},
-    }[how]
+    }[mode]
     model, folder = ranker(models, kind, tmp_path, template=TEMPLATE, **options)
-    assert model.config.pooling == {"head": "last", "mean": "mean"}.get(how, "token")
+    assert model.config.pooling == {"head": "last", "mean": "mean"}.get(mode, "token")
     wanted = scores(model, folder)
     assert wanted.std() > 1e-3
     again, _ = CrossEncoder.start(toy.ranker_config(folder, pair_tokens=None, dropout=None))
     assert again.config.template == TEMPLATE
-    for other in (CrossEncoder.load(folder), again):
-        torch.testing.assert_close(scores(other, folder), wanted, rtol=0, atol=1e-6)
-    theirs = Theirs(str(folder), device="cpu")
+    for second in (CrossEncoder.load(folder), again):
+        torch.testing.assert_close(scores(second, folder), wanted, rtol=0, atol=1e-6)
+    expected = Theirs(str(folder), device="cpu")
     for batch in (1, len(PAIRS)):
-        np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=batch), wanted.numpy(), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(expected.predict(PAIRS, batch_size=batch), wanted.numpy(), rtol=0, atol=1e-5)
     with pytest.raises(UserError, match=r"template: .* the ranker in .* has"):
         CrossEncoder.start(toy.ranker_config(folder, pair_tokens=None, template="{query} {document}"))
 
@@ -314,12 +314,12 @@ def test_the_score_is_the_difference_of_two_logits(models: dict[str, Path], tmp_
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, folder = ranker(models, kind, tmp_path, template=TEMPLATE, true_token="y", false_token="n", pair_tokens=400)
-    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(str(folder)), AutoTokenizer.from_pretrained(models[kind])
+    expected, tokenizer = AutoModelForCausalLM.from_pretrained(str(folder)), AutoTokenizer.from_pretrained(models[kind])
     yes, no = tokenizer.convert_tokens_to_ids(["y", "n"])
     for (query, document), score in zip(PAIRS, scores(model, folder), strict=True):
         ids = tokenizer(TEMPLATE.format(query=query, document=document), return_tensors="pt")["input_ids"]
         with torch.no_grad():
-            logits = theirs(ids).logits[0, -1]
+            logits = expected(ids).logits[0, -1]
         torch.testing.assert_close(score, logits[yes] - logits[no], rtol=0, atol=1e-5)
 
 
@@ -328,17 +328,17 @@ def test_a_classifier_keeps_its_head(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     source = toy.write_encoder(tmp_path / "base", "mistral", seed=3)
-    theirs = AutoModelForSequenceClassification.from_pretrained(str(source), num_labels=1).eval()
+    expected = AutoModelForSequenceClassification.from_pretrained(str(source), num_labels=1).eval()
     shutil.copytree(source, tmp_path / "classifier")
-    theirs.save_pretrained(str(tmp_path / "classifier"))
+    expected.save_pretrained(str(tmp_path / "classifier"))
     options = {"template": "query: {query} document: {document}</s>", "pair_tokens": 90}
     model, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "classifier", **options))
-    found = scores(model, exported(model, tokenizer, tmp_path))
-    for (query, document), score in zip(PAIRS, found, strict=True):
+    result = scores(model, exported(model, tokenizer, tmp_path))
+    for (query, document), score in zip(PAIRS, result, strict=True):
         ids = tokenizer(query, document, truncation=True, max_length=90, return_tensors="pt")["input_ids"]
         assert tokenizer.convert_ids_to_tokens(int(ids[0, -1])) == "</s>"
         with torch.no_grad():
-            torch.testing.assert_close(theirs(ids).logits[0, 0], score, rtol=0, atol=1e-5)
+            torch.testing.assert_close(expected(ids).logits[0, 0], score, rtol=0, atol=1e-5)
 
 
 def test_a_classifier_takes_an_adapter(tmp_path: Path) -> None:
@@ -346,9 +346,9 @@ def test_a_classifier_takes_an_adapter(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     source = toy.write_encoder(tmp_path / "base", "mistral", seed=3)
-    theirs = AutoModelForSequenceClassification.from_pretrained(str(source), num_labels=1)
+    expected = AutoModelForSequenceClassification.from_pretrained(str(source), num_labels=1)
     shutil.copytree(source, tmp_path / "classifier")
-    theirs.save_pretrained(str(tmp_path / "classifier"))
+    expected.save_pretrained(str(tmp_path / "classifier"))
     options = {"template": "query: {query} document: {document}</s>", "pair_tokens": 90}
     plain, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "classifier", **options))
     model, _ = CrossEncoder.start(toy.ranker_config(tmp_path / "classifier", adapter={"rank": 3}, **options))
@@ -384,10 +384,10 @@ def test_a_pair_is_read_as_the_whole_text_would_be(
 ) -> None:
     """Where every letter is a token, nothing can grow together at the end of a text; spaces before words stay."""
     _, folder = ranker(models, kind, tmp_path, template=template, pair_tokens=200)
-    made, plain = load_tokenizer(folder), load_tokenizer(models[kind])
+    output, plain = load_tokenizer(folder), load_tokenizer(models[kind])
     for query, document in PAIRS:
         whole = template.format(query=query, document=document)
-        assert made(query, document)["input_ids"] == plain(whole)["input_ids"]
+        assert output(query, document)["input_ids"] == plain(whole)["input_ids"]
     assert tokenizer_digest(folder) == tokenizer_digest(exported_again(folder, tmp_path))
 
 
@@ -402,8 +402,8 @@ def test_a_modernbert_ranker_is_sentence_transformers(models: dict[str, Path], t
     from sentence_transformers import CrossEncoder as Theirs
 
     model, folder = ranker(models, "modernbert", tmp_path, pooling=pooling)
-    theirs = Theirs(str(folder), device="cpu").predict(PAIRS)
-    np.testing.assert_allclose(theirs, scores(model, folder).numpy(), rtol=0, atol=1e-5)
+    expected = Theirs(str(folder), device="cpu").predict(PAIRS)
+    np.testing.assert_allclose(expected, scores(model, folder).numpy(), rtol=0, atol=1e-5)
 
 
 # What is refused
@@ -495,8 +495,8 @@ def test_a_ranker_with_a_chat_template_must_say_its_own(models: dict[str, Path],
     """As sentence-transformers writes one; `template` is then what the chat's template makes of a pair."""
     _, folder = ranker(models, "qwen3", tmp_path, template=TEMPLATE, true_token="y", false_token="n")
     (folder / "sparring.json").unlink()
-    about = {"method": "forward", "method_output_name": "logits"}
-    modes = {"text": about, "message": {**about, "format": "flat"}}
+    details = {"method": "forward", "method_output_name": "logits"}
+    modes = {"text": details, "message": {**details, "format": "flat"}}
     config = {"transformer_task": "text-generation", "modality_config": modes, "module_output_name": "causal_logits"}
     write_json(folder / "sentence_bert_config.json", config)
     for name in ("tokenizer.json", "tokenizer_config.json"):

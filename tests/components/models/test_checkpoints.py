@@ -68,8 +68,8 @@ def under(place: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def read(folder: Path, tokenizer: Any) -> tuple[DualEncoder, Batch]:
-    found = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    return DualEncoder.load(folder).eval(), Batch(found["input_ids"], found["attention_mask"])
+    result = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    return DualEncoder.load(folder).eval(), Batch(result["input_ids"], result["attention_mask"])
 
 
 def converted(tmp_path: Path, base: Path, *paths: Path) -> tuple[DualEncoder, Batch]:
@@ -106,13 +106,16 @@ def test_two_towers_are_theirs(bert: Path, tmp_path: Path, layout: str) -> None:
         saved({"model_dict": {f"module.{name}": value for name, value in state.items()}, "offset": 0}, paths[0])
     elif layout == "ict":
         towers = {"query_model": query, "context_model": document}
-        saved({"model": {key: {"language_model": one.encoder.state_dict()} for key, one in towers.items()}}, paths[0])
+        saved(
+            {"model": {key: {"language_model": item.encoder.state_dict()} for key, item in towers.items()}},
+            paths[0],
+        )
     else:
         paths = [tmp_path / "question", tmp_path / "ctx"]
-        for path, one in zip(paths, (query, document), strict=True):
+        for path, first in zip(paths, (query, document), strict=True):
             path.mkdir()
             name = {"question": "question_encoder", "ctx": "ctx_encoder"}[path.name]
-            save_file(under(f"{name}.bert_model.", one.encoder), path / "model.safetensors")
+            save_file(under(f"{name}.bert_model.", first.encoder), path / "model.safetensors")
     model, batch = converted(tmp_path, bert, *paths)
     torch.testing.assert_close(model(batch, "query"), query(batch))
     torch.testing.assert_close(model(batch, "document"), document(batch))
@@ -125,22 +128,22 @@ def test_ances_head_is_theirs(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     base = toy.write_encoder(tmp_path / "roberta", "roberta")
-    theirs = Theirs(base, 1, head=24, pooler=False)
+    expected = Theirs(base, 1, head=24, pooler=False)
     state = {
-        **under("roberta.", theirs.encoder),
-        **under("embeddingHead.", theirs.head[0]),
-        **under("norm.", theirs.head[1]),
+        **under("roberta.", expected.encoder),
+        **under("embeddingHead.", expected.head[0]),
+        **under("norm.", expected.head[1]),
         "classifier.dense.weight": torch.ones(2, 2),
         "roberta.pooler.dense.bias": torch.ones(2),
     }
     saved(state, tmp_path / "pytorch_model.bin")
     model, batch = converted(tmp_path, base, tmp_path / "pytorch_model.bin")
-    wanted = theirs(batch)
+    wanted = expected(batch)
     torch.testing.assert_close(model(batch, "query"), wanted)
     torch.testing.assert_close(model(batch, "document"), wanted)
     assert (model.dimensions, model.config.towers, model.config.projection_norm) == (24, "shared", True)
-    other = SentenceTransformer(str(tmp_path / "folder"), device="cpu").encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(other, wanted, rtol=1e-4, atol=1e-5)
+    second = SentenceTransformer(str(tmp_path / "folder"), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(second, wanted, rtol=1e-4, atol=1e-5)
     again, _ = DualEncoder.start(DualEncoderConfig(model=str(tmp_path / "folder")))
     torch.testing.assert_close(again.eval()(batch, "query"), wanted)
     apart = again.with_separate_towers()
@@ -167,11 +170,11 @@ def test_fids_reader_writes_what_its_t5_writes(tmp_path: Path, said: tiny.Said) 
     from transformers import AutoModelForSeq2SeqLM
 
     base = toy.write_encoder(tmp_path / "t5", "t5")
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(str(base)).eval()
-    for weight in theirs.parameters():
+    expected = AutoModelForSeq2SeqLM.from_pretrained(str(base)).eval()
+    for weight in expected.parameters():
         weight.data.normal_(0, 0.2)
     state = {}
-    for name, value in theirs.state_dict().items():
+    for name, value in expected.state_dict().items():
         first, _, rest = name.partition(".")
         rest = re.sub(r"^(block\.\d+)\.", r"\1.module.", rest)
         state[f"encoder.encoder.{rest}" if first == "encoder" else name] = value
@@ -185,11 +188,11 @@ def test_fids_reader_writes_what_its_t5_writes(tmp_path: Path, said: tiny.Said) 
     assert main([*words, "--document-tokens", "40"]) == 0
     assert "train: null" in said()[0]
     assert Reader.load(tmp_path / "folder").config.passage_tokens == 40
-    ours, _ = Reader.start(ReaderConfig(model=str(tmp_path / "folder")))
+    actual, _ = Reader.start(ReaderConfig(model=str(tmp_path / "folder")))
     ids = torch.tensor([[5, 6, 7, 8, 1]])
     labels = torch.tensor([[9, 10, 1]])
     torch.testing.assert_close(
-        ours.model.eval()(input_ids=ids, labels=labels).logits, theirs(input_ids=ids, labels=labels).logits
+        actual.model.eval()(input_ids=ids, labels=labels).logits, expected(input_ids=ids, labels=labels).logits
     )
 
 
@@ -197,16 +200,16 @@ def test_fids_reader_writes_what_its_t5_writes(tmp_path: Path, said: tiny.Said) 
 @torch.inference_mode()
 def test_plain_encoders_of_a_hub_need_no_reader(bert: Path, tmp_path: Path, cosine: bool) -> None:
     """The first token's state, of SimLM with length 1: what `pooling` and `similarity` say."""
-    theirs = Theirs(bert, 3)
-    theirs.encoder.save_pretrained(str(tmp_path / "hub"))
+    expected = Theirs(bert, 3)
+    expected.encoder.save_pretrained(str(tmp_path / "hub"))
     tokenizer = toy.bert_tokenizer()
     tokenizer.save_pretrained(str(tmp_path / "hub"))
     similarity: Any = "cosine" if cosine else "dot"
     config = DualEncoderConfig(model=str(tmp_path / "hub"), pooling="cls", similarity=similarity, document_tokens=32)
     model, _ = DualEncoder.start(config)
-    found = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    batch = Batch(found["input_ids"], found["attention_mask"])
-    wanted = theirs(batch)
+    result = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    batch = Batch(result["input_ids"], result["attention_mask"])
+    wanted = expected(batch)
     torch.testing.assert_close(model.eval()(batch, "query"), nn.functional.normalize(wanted) if cosine else wanted)
 
 

@@ -67,10 +67,10 @@ def test_scores_are_the_same_in_sentence_transformers(
         return
     model, folder = exported(tmp_path, encoders[kind], pooling=pooling)
     wanted = ours(model, folder, PAIRS)
-    found = Theirs(str(folder), device="cpu", trust_remote_code=pooling == "maxsim").predict(PAIRS)
-    assert found.shape == (len(PAIRS),)
+    result = Theirs(str(folder), device="cpu", trust_remote_code=pooling == "maxsim").predict(PAIRS)
+    assert result.shape == (len(PAIRS),)
     assert wanted.std() > 0.1
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=2e-5)
 
 
 @KIND
@@ -85,8 +85,10 @@ def test_the_first_token_through_one_linear_layer(tmp_path: Path, encoders: dict
         states = model.eval().backbone(input_ids=batch.ids, attention_mask=batch.mask, **segments).last_hidden_state
         wanted = states[0, 0] @ model.head.weight[0] + model.head.bias[0]
         np.testing.assert_allclose(model(batch).item(), wanted.item(), rtol=1e-5)
-    ours = sum(each.numel() for each in model.parameters()) - sum(each.numel() for each in model.backbone.parameters())
-    assert ours == states.shape[-1] + 1
+    actual = sum(parameter.numel() for parameter in model.parameters()) - sum(
+        parameter.numel() for parameter in model.backbone.parameters()
+    )
+    assert actual == states.shape[-1] + 1
 
 
 @KIND
@@ -103,9 +105,9 @@ def test_with_cls_pooling_it_loads_with_transformers_alone(
         list(first), list(second), padding=True, truncation="longest_first", max_length=24, return_tensors="pt"
     )
     with torch.no_grad():
-        found = loaded(**inputs).logits
-    assert found.shape == (len(PAIRS), 1)
-    np.testing.assert_allclose(found[:, 0].numpy(), ours(model, folder, PAIRS), rtol=0, atol=2e-5)
+        result = loaded(**inputs).logits
+    assert result.shape == (len(PAIRS), 1)
+    np.testing.assert_allclose(result[:, 0].numpy(), ours(model, folder, PAIRS), rtol=0, atol=2e-5)
 
 
 @POOLING
@@ -143,9 +145,9 @@ def test_a_pair_is_told_apart_by_its_segments(tmp_path: Path, encoders: dict[str
     template = Template.of(tokenizer)
     batch = template.pairs(Tokens.of([[80, 81]]), Tokens.of([[90, 91, 92]]), np.array([[0, 0]]), 24)
     assert batch.segments is not None
-    other = batch._replace(segments=1 - batch.segments)
+    second = batch._replace(segments=1 - batch.segments)
     with torch.no_grad():
-        straight, swapped = (float(model.eval()(one)) for one in (batch, other))
+        straight, swapped = (float(model.eval()(item)) for item in (batch, second))
     assert abs(straight - swapped) > 1e-4
 
 
@@ -163,9 +165,9 @@ def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, 
     for pooling in ("cls", "first", "mean", "maxsim"):
         model, folder = exported(tmp_path / pooling, encoders["bert"], pooling=pooling)
         wanted = ours(model, folder, PAIRS)
-        found = ours(model.to_dtype(torch.bfloat16), folder, PAIRS)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())
+        result = ours(model.to_dtype(torch.bfloat16), folder, PAIRS)
+        assert result.dtype == np.float32
+        np.testing.assert_allclose(result, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])
@@ -178,9 +180,9 @@ def test_scores_of_a_linear_head_are_fp32_in_training_too(
         model.head.bias += 10
     pairs = [(f"bara {a}", f"comi {b}") for a in ("gimi", "lora", "fera") for b in ("dutol", "cora", "bami")]
     with torch.autocast("cpu", torch.bfloat16):
-        found = ours(model, folder, pairs)
-    assert found.dtype == np.float32
-    assert len(set(found.tolist())) == len(pairs)
+        result = ours(model, folder, pairs)
+    assert result.dtype == np.float32
+    assert len(set(result.tolist())) == len(pairs)
 
 
 def test_late_interaction_by_hand(tmp_path: Path, encoders: dict[str, Path]) -> None:
@@ -193,5 +195,5 @@ def test_late_interaction_by_hand(tmp_path: Path, encoders: dict[str, Path]) -> 
             states = model.backbone(**inputs).last_hidden_state[0].numpy()
         states /= np.linalg.norm(states, axis=1, keepdims=True)
         side = inputs["token_type_ids"][0].numpy()
-        best = [max(float(one @ other) for other in states[side == 1]) for one in states[side == 0]]
+        best = [max(float(state @ second) for second in states[side == 1]) for state in states[side == 0]]
         assert ours(model, folder, [(query, document)])[0] == pytest.approx(20 * np.mean(best), abs=1e-4)

@@ -64,15 +64,15 @@ def test_one_tower_gives_the_same_vectors_in_sentence_transformers(
     from sentence_transformers import SentenceTransformer
 
     model, folder = exported(tmp_path, encoders["bert"], pooling=pooling, similarity=similarity)
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    expected = SentenceTransformer(str(folder), device="cpu")
     wanted = ours(model, folder, TEXTS, "document").numpy()
-    assert theirs.max_seq_length == 24
-    for encode in (theirs.encode, theirs.encode_document):
+    assert expected.max_seq_length == 24
+    for encode in (expected.encode, expected.encode_document):
         np.testing.assert_allclose(encode(TEXTS), wanted, rtol=0, atol=1e-5)
-    assert theirs.similarity_fn_name == similarity
-    assert theirs.get_embedding_dimension() == 32
+    assert expected.similarity_fn_name == similarity
+    assert expected.get_embedding_dimension() == 32
     short = TEXTS[:3]  # within the limit of both sides
-    np.testing.assert_allclose(theirs.encode_query(short), ours(model, folder, short, "query").numpy(), atol=1e-5)
+    np.testing.assert_allclose(expected.encode_query(short), ours(model, folder, short, "query").numpy(), atol=1e-5)
 
 
 @POOLING
@@ -88,11 +88,11 @@ def test_two_towers_give_the_same_vectors_through_the_router(
     move_apart(model)
     folder = tmp_path / "model"
     model.save(folder, encoders["bert"])
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    expected = SentenceTransformer(str(folder), device="cpu")
     queries, documents = (ours(model, folder, TEXTS, side).numpy() for side in ("query", "document"))
-    np.testing.assert_allclose(theirs.encode_query(TEXTS), queries, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(theirs.encode_document(TEXTS), documents, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(theirs.encode(TEXTS), documents, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(expected.encode_query(TEXTS), queries, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(expected.encode_document(TEXTS), documents, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(expected.encode(TEXTS), documents, rtol=0, atol=1e-5)
     assert np.abs(queries - documents).max() > 1e-3
     if similarity == "cosine":
         np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, rtol=1e-5)
@@ -103,8 +103,10 @@ def test_other_families_give_the_same_vectors_too(tmp_path: Path, encoders: dict
     from sentence_transformers import SentenceTransformer
 
     model, folder = exported(tmp_path, encoders[kind], pooling="mean", dropout=None)
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    np.testing.assert_allclose(theirs.encode(TEXTS), ours(model, folder, TEXTS, "document").numpy(), rtol=0, atol=1e-5)
+    expected = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(
+        expected.encode(TEXTS), ours(model, folder, TEXTS, "document").numpy(), rtol=0, atol=1e-5
+    )
 
 
 @TOWERS
@@ -114,10 +116,10 @@ def test_prompts_are_exported(tmp_path: Path, encoders: dict[str, Path], towers:
 
     prompts = {"query_prompt": "bara: ", "document_prompt": "comi "}
     model, folder = exported(tmp_path, encoders["bert"], towers=towers, query_tokens=24, **prompts)
-    theirs = SentenceTransformer(str(folder), device="cpu")
+    expected = SentenceTransformer(str(folder), device="cpu")
     for encode, prompt, side in (
-        (theirs.encode_query, "bara: ", "query"),
-        (theirs.encode_document, "comi ", "document"),
+        (expected.encode_query, "bara: ", "query"),
+        (expected.encode_document, "comi ", "document"),
     ):
         wanted = ours(model, folder, [prompt + text for text in TEXTS], side).numpy()
         np.testing.assert_allclose(encode(TEXTS), wanted, rtol=0, atol=1e-5)
@@ -142,8 +144,8 @@ def test_towers_load_with_transformers_alone(
         inputs = tokenizer(TEXTS, padding=True, truncation=True, max_length=limit, return_tensors="pt")
         with torch.no_grad():
             states = loaded(**inputs).last_hidden_state
-        found = pool(states, inputs["attention_mask"], pooling)
-        torch.testing.assert_close(found, ours(model, folder, TEXTS, side), rtol=0, atol=1e-5)
+        result = pool(states, inputs["attention_mask"], pooling)
+        torch.testing.assert_close(result, ours(model, folder, TEXTS, side), rtol=0, atol=1e-5)
 
 
 @TOWERS
@@ -178,9 +180,9 @@ def test_an_export_begins_another_model(tmp_path: Path, encoders: dict[str, Path
 
 
 def test_two_towers_begin_alike_and_are_two(encoders: dict[str, Path]) -> None:
-    one, _ = DualEncoder.start(toy.retriever_config(encoders["bert"]))
+    first, _ = DualEncoder.start(toy.retriever_config(encoders["bert"]))
     two, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], towers="separate"))
-    assert sum(p.numel() for p in two.parameters()) == 2 * sum(p.numel() for p in one.parameters())
+    assert sum(p.numel() for p in two.parameters()) == 2 * sum(p.numel() for p in first.parameters())
     queries, documents = (dict(two.towers[side].named_parameters()) for side in ("query", "document"))
     for name, value in queries.items():
         assert torch.equal(value, documents[name])
@@ -222,10 +224,10 @@ def test_projected_vectors_are_the_same_in_sentence_transformers(
     DualEncoder.load(tmp_path / "one").save(tmp_path / "two", tmp_path / "one")
     queries, documents = (ours(model, tmp_path / "one", TEXTS, side).numpy() for side in ("query", "document"))
     for folder in (tmp_path / "one", tmp_path / "two"):
-        theirs = SentenceTransformer(str(folder), device="cpu")
-        np.testing.assert_allclose(theirs.encode_query(TEXTS), queries, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(theirs.encode_document(TEXTS), documents, rtol=0, atol=1e-5)
-        assert theirs.similarity_fn_name == similarity
+        expected = SentenceTransformer(str(folder), device="cpu")
+        np.testing.assert_allclose(expected.encode_query(TEXTS), queries, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(expected.encode_document(TEXTS), documents, rtol=0, atol=1e-5)
+        assert expected.similarity_fn_name == similarity
     assert queries.shape[1] == documents.shape[1] == 20
     again = DualEncoder.load(tmp_path / "two")
     np.testing.assert_allclose(ours(again, tmp_path / "two", TEXTS, "query").numpy(), queries, rtol=0, atol=1e-6)
@@ -238,8 +240,8 @@ def test_the_towers_of_figure_2_share_what_they_should(encoders: dict[str, Path]
         model, _ = DualEncoder.start(config)
         return model, sum(p.numel() for p in model.parameters())
 
-    (one, alone), (two, apart), (shared, spl) = made("SDE"), made("ADE"), made("ADE-SPL")
-    words = one.tower("query").get_input_embeddings().weight
+    (first, alone), (two, apart), (shared, spl) = made("SDE"), made("ADE"), made("ADE-SPL")
+    words = first.tower("query").get_input_embeddings().weight
     assert apart == 2 * alone
     assert spl == apart - 32 * 8
     assert made("ADE-STE")[1] == apart - words.numel()
@@ -253,7 +255,7 @@ def test_the_towers_of_figure_2_share_what_they_should(encoders: dict[str, Path]
     at_rest = {name for name, value in frozen.named_parameters() if not value.requires_grad}
     assert len(at_rest) == 1
     assert frozen.tower("query").get_input_embeddings() is frozen.tower("document").get_input_embeddings()
-    assert not torch.equal(made("SDE", seed=1)[0].projections["shared"].weight, one.projections["shared"].weight)
+    assert not torch.equal(made("SDE", seed=1)[0].projections["shared"].weight, first.projections["shared"].weight)
 
 
 def test_a_projection_is_taken_before_the_length_and_in_fp32(encoders: dict[str, Path]) -> None:
@@ -261,9 +263,9 @@ def test_a_projection_is_taken_before_the_length_and_in_fp32(encoders: dict[str,
         toy.retriever_config(encoders["bert"], pooling="mean", similarity="cosine", projection=5)
     )
     plain, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], pooling="mean"))
-    found = ours(model, encoders["bert"], TEXTS, "query")
+    result = ours(model, encoders["bert"], TEXTS, "query")
     wanted = ours(plain, encoders["bert"], TEXTS, "query") @ model.projections["shared"].weight.T
-    torch.testing.assert_close(found, torch.nn.functional.normalize(wanted, dim=-1))
+    torch.testing.assert_close(result, torch.nn.functional.normalize(wanted, dim=-1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert ours(model, encoders["bert"], TEXTS, "query").dtype == torch.float32
     assert model.to_dtype(torch.bfloat16).projections["shared"].weight.dtype == torch.float32
@@ -312,13 +314,13 @@ def test_the_first_and_last_layers_states_are_averaged(encoders: dict[str, Path]
         layers = plain(**batch, output_hidden_states=True).hidden_states
     states = [layers[1], plain(**batch).last_hidden_state]
     weights = batch["attention_mask"].unsqueeze(-1) / batch["attention_mask"].sum(-1)[:, None, None]
-    wanted = sum((each * weights).sum(1) / 2 for each in states)
-    found = ours(model, folder, TEXTS, "document")
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    wanted = sum((state * weights).sum(1) / 2 for state in states)
+    result = ours(model, folder, TEXTS, "document")
+    torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
     for again in (DualEncoder.load(folder), DualEncoder.load(folder, frozen=True)):
-        torch.testing.assert_close(ours(again, folder, TEXTS, "document"), found, rtol=1e-4, atol=1e-5)
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(theirs, found, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ours(again, folder, TEXTS, "document"), result, rtol=1e-4, atol=1e-5)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(expected, result, rtol=1e-3, atol=1e-4)
 
 
 def test_the_first_and_last_layer_are_of_one_encoder(encoders: dict[str, Path]) -> None:

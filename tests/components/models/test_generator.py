@@ -23,7 +23,7 @@ KEYS = [(1, "expand", f"q{i}") for i in range(len(QUERIES))]
 @pytest.fixture(scope="module")
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Each kind of generator, written and loaded again."""
-    found = {}
+    result = {}
     for kind in KINDS:
         folder = tmp_path_factory.mktemp(kind)
         write_generator(folder / "model", kind)
@@ -32,8 +32,8 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Any:
         )
         tokenizer.save_pretrained(str(folder / "tokenizer"))
         generator.save(folder / "saved", folder / "tokenizer")
-        found[kind] = Generator.load(folder / "saved").eval()
-    return found
+        result[kind] = Generator.load(folder / "saved").eval()
+    return result
 
 
 def write(generator: Generator, queries: list[str] = QUERIES, *, batch_tokens: int = 100_000, **config: Any) -> Any:
@@ -48,11 +48,11 @@ def generated(generator: Generator, text: str, **options: Any) -> list[str]:
     """What Hugging Face writes of one text."""
     ids = generator.tokenizer(text)["input_ids"]
     ids = ids if generator.seq2seq else ids[:-1]
-    given = torch.tensor([ids])
+    inputs = torch.tensor([ids])
     with torch.inference_mode():
         out = generator.model.generate(
-            given,
-            attention_mask=torch.ones_like(given),
+            inputs,
+            attention_mask=torch.ones_like(inputs),
             do_sample=False,
             max_new_tokens=6,
             **{"num_beams": 1, **options},
@@ -86,19 +86,19 @@ def test_a_draw_is_the_same_in_any_batch(generators: Any, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_beams_come_best_first(generators: Any, kind: str) -> None:
     """As Hugging Face has them, query by query."""
-    found = write(generators[kind], method="beam", number=2, beams=3)
-    for query, texts in zip(QUERIES, found, strict=True):
+    result = write(generators[kind], method="beam", number=2, beams=3)
+    for query, texts in zip(QUERIES, result, strict=True):
         assert texts == generated(generators[kind], query, num_beams=3, num_return_sequences=2)
-    assert found != write(generators[kind], number=2)
+    assert result != write(generators[kind], number=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_prompt_holds_the_query(generators: Any, kind: str) -> None:
     prompt = "what {query} ? we need"
-    found = write(generators[kind], number=1, prompt=prompt)
-    assert found == [generated(generators[kind], f"what {query} ? we need") for query in QUERIES]
+    result = write(generators[kind], number=1, prompt=prompt)
+    assert result == [generated(generators[kind], f"what {query} ? we need") for query in QUERIES]
     if kind != "bert":  # which writes the same whatever it reads
-        assert found != write(generators[kind], number=1)
+        assert result != write(generators[kind], number=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,7 +123,7 @@ def test_the_encoder_reads_each_query_once(generators: Any, method: str) -> None
     """However many texts are written of it."""
     read = []
     encoder = generators["t5"].model.get_encoder()
-    hook = encoder.register_forward_hook(lambda _, __, found: read.append(len(found.last_hidden_state)))
+    hook = encoder.register_forward_hook(lambda _, __, result: read.append(len(result.last_hidden_state)))
     try:
         write(generators["t5"], method=method)
     finally:
@@ -138,10 +138,10 @@ def test_draws_have_the_models_probabilities() -> None:
     random = torch.rand(20_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     drawn = _Sampler(config, random)(torch.empty(0), logits.expand(20_000, 4)).argmax(-1)
     wanted = filter_logits(logits[None] / 0.8, 3, 0.9).softmax(-1)[0]
-    found = torch.bincount(drawn, minlength=4) / 20_000
-    assert torch.allclose(found, wanted, atol=0.015)
+    result = torch.bincount(drawn, minlength=4) / 20_000
+    assert torch.allclose(result, wanted, atol=0.015)
     assert wanted[0] == 0
-    assert found[0] == 0
+    assert result[0] == 0
 
 
 def test_what_may_be_drawn() -> None:
@@ -183,8 +183,8 @@ def test_likelihoods_are_those_of_one_text_at_a_time(generators: Any, kind: str)
 
 
 def test_sampling_finds_more_than_greedy(generators: Any) -> None:
-    found = write(generators["bart"], number=12, temperature=2.0, top_k=None)
-    assert all(Counter(texts).most_common(1)[0][1] < 12 for texts in found)
+    result = write(generators["bart"], number=12, temperature=2.0, top_k=None)
+    assert all(Counter(texts).most_common(1)[0][1] < 12 for texts in result)
 
 
 @pytest.mark.parametrize(
@@ -206,14 +206,14 @@ def test_an_encoder_begins_both_sides(generators: Any, tmp_path: Path) -> None:
     whole = transformers.BertModel.from_pretrained(str(tmp_path / "model")).state_dict()
     model = generators["bert"].model
     for side in (model.encoder, model.decoder.bert):
-        found = side.state_dict()
+        result = side.state_dict()
         same = [name for name in whole if not name.startswith("pooler")]
-        assert all(torch.equal(found[name], whole[name]) for name in same)
+        assert all(torch.equal(result[name], whole[name]) for name in same)
     assert any("crossattention" in name for name in model.decoder.state_dict())
     assert not any("crossattention" in name for name in model.encoder.state_dict())
     tokenizer = generators["bert"].tokenizer
-    said = model.generation_config
-    assert [said.decoder_start_token_id, said.eos_token_id] == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    text = model.generation_config
+    assert [text.decoder_start_token_id, text.eos_token_id] == [tokenizer.cls_token_id, tokenizer.sep_token_id]
 
 
 def test_a_generator_that_is_not_there(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ print(token_counter(config("me/other")))
 def test_without_a_way_to_the_hub_the_cache_is_all_there_is(tmp_path: Path, encoder: Path) -> None:
     """A model that was downloaded is read, another is refused in a line, and nobody waits for six requests a file."""
     put_in_cache(tmp_path / "hub", "me/toy", encoder)
-    asked = {"hf_hub_offline", "transformers_offline", "http_proxy", "https_proxy", "all_proxy"}
-    environment = {key: value for key, value in os.environ.items() if key.lower() not in asked}
+    requests = {"hf_hub_offline", "transformers_offline", "http_proxy", "https_proxy", "all_proxy"}
+    environment = {key: value for key, value in os.environ.items() if key.lower() not in requests}
     done = subprocess.run(
         [sys.executable, "-c", LOAD],
         cwd=ROOT,
@@ -66,7 +66,7 @@ def test_a_proxy_and_a_known_name_leave_the_hub_as_it_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://localhost:9")
     for proxies in ({}, {"https": "http://proxy"}):
-        monkeypatch.setattr(hub, "getproxies", lambda found=proxies: found)
+        monkeypatch.setattr(hub, "getproxies", lambda result=proxies: result)
         assert hub.go_offline_if_unreachable() is None
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words: (_ for _ in ()).throw(OSError))
     assert hub.go_offline_if_unreachable() is None  # the proxy knows the name

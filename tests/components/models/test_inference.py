@@ -73,10 +73,10 @@ def test_a_rankers_scores_stay_fine(encoder: Path, pooling: str) -> None:
     batch = batch._replace(segments=(torch.arange(batch.ids.shape[1]) % 2) * batch.mask)
     with torch.inference_mode():
         exact = model(batch)
-        found = inference.ready(model, device=CPU, precision="bf16")(batch)
-    torch.testing.assert_close(found, exact, atol=2e-2, rtol=2e-2)
-    assert len(set(found.tolist())) == len(found)
-    assert found.bfloat16().float().ne(found).any()
+        result = inference.ready(model, device=CPU, precision="bf16")(batch)
+    torch.testing.assert_close(result, exact, atol=2e-2, rtol=2e-2)
+    assert len(set(result.tolist())) == len(result)
+    assert result.bfloat16().float().ne(result).any()
 
 
 def test_models_of_other_families_stay_as_they_are(toys: Path) -> None:
@@ -111,9 +111,9 @@ def test_another_activation_or_a_decoder_is_not_taken_for_berts(encoder: Path) -
         return DualEncoder.start(toy.retriever_config(encoder))[0].towers["shared"].encoder.layer[0]
 
     assert inference._is_berts(layer())
-    for other in (nn.ReLU(), nn.GELU(approximate="tanh")):
+    for second in (nn.ReLU(), nn.GELU(approximate="tanh")):
         changed = layer()
-        changed.intermediate.intermediate_act_fn = other
+        changed.intermediate.intermediate_act_fn = second
         assert not inference._is_berts(changed)
     decoder = layer()
     decoder.is_decoder = True
@@ -126,8 +126,8 @@ def test_in_fp32_nothing_changes_but_the_order_of_sums(toys: Path, kind: str, po
     folder = toy.write_encoder(toys / f"fp32 {kind} {pooling}", kind)
     model = DualEncoder.start(toy.retriever_config(folder, pooling=pooling, similarity="cosine"))[0].eval()
     exact = asked(copy.deepcopy(model), a_batch())
-    found = asked(inference.ready(model, device=CPU, precision="fp32"), a_batch())
-    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-6)
+    result = asked(inference.ready(model, device=CPU, precision="fp32"), a_batch())
+    torch.testing.assert_close(result, exact, rtol=1e-5, atol=1e-6)
 
 
 @NEEDS_VNNI
@@ -137,18 +137,18 @@ def test_in_int8_vectors_stay_near(toys: Path, kind: str, pooling: str) -> None:
     folder = toy.write_encoder(toys / f"int8 {kind} {pooling}", kind)
     model = DualEncoder.start(toy.retriever_config(folder, pooling=pooling, similarity="cosine"))[0].eval()
     exact = asked(copy.deepcopy(model), a_batch())
-    found = asked(inference.ready(model, device=CPU, precision="int8"), a_batch())
-    assert float((found * exact).sum(-1).min()) > 0.998
-    assert (found != exact).any(1).all()
+    result = asked(inference.ready(model, device=CPU, precision="int8"), a_batch())
+    assert float((result * exact).sum(-1).min()) > 0.998
+    assert (result != exact).any(1).all()
 
 
 @NEEDS_VNNI
 def test_what_cannot_be_in_int8_is_computed_as_bf16_would_be(toys: Path, encoder: Path) -> None:
     """A model without layers of BERT's, and a GPU."""
     folder = toy.write_encoder(toys / "int8 distilbert", "distilbert")
-    others = DualEncoder.start(toy.retriever_config(folder, dropout=None))[0]
+    rest = DualEncoder.start(toy.retriever_config(folder, dropout=None))[0]
     berts = DualEncoder.start(toy.retriever_config(encoder))[0]
     plain = computed("bf16", "cpu")
-    assert [inference.precision_of(one, "int8", "cpu") for one in (others, berts)] == [plain, "int8"]
+    assert [inference.precision_of(item, "int8", "cpu") for item in (rest, berts)] == [plain, "int8"]
     assert inference.precision_of(berts, "fp32", "cpu") == "fp32"
     assert not has_int8("cuda")

@@ -31,14 +31,14 @@ def some_batch(vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_scores_at_some_places_are_those_of_the_whole_model(tmp_path: Path, kind: str) -> None:
     """Before and after saving, whose files transformers reads."""
     toy.write_encoder(tmp_path / "encoder", kind)
-    made, tokenizer = MaskedLanguageModel.start(toy.language_model_config(tmp_path / "encoder", dropout=None))
+    output, tokenizer = MaskedLanguageModel.start(toy.language_model_config(tmp_path / "encoder", dropout=None))
     tokenizer.save_pretrained(str(tmp_path / "tokenizer"))
-    made.save(tmp_path / "saved", tmp_path / "tokenizer")
-    ids, mask, where = some_batch(made.vocabulary)
+    output.save(tmp_path / "saved", tmp_path / "tokenizer")
+    ids, mask, where = some_batch(output.vocabulary)
     whole = AutoModelForMaskedLM.from_pretrained(str(tmp_path / "saved")).eval()
     with torch.no_grad():
         expected = whole(input_ids=ids, attention_mask=mask).logits[where]
-        for model in (made.eval(), MaskedLanguageModel.load(tmp_path / "saved").eval()):
+        for model in (output.eval(), MaskedLanguageModel.load(tmp_path / "saved").eval()):
             states = model.states(ids, mask, where)
             torch.testing.assert_close(model.head(states), expected)
             wanted = expected.log_softmax(-1).gather(1, ids[where].unsqueeze(1)).squeeze(1)
@@ -46,36 +46,38 @@ def test_scores_at_some_places_are_those_of_the_whole_model(tmp_path: Path, kind
 
 
 def test_a_new_head_is_a_matter_of_the_seed(encoder: Path) -> None:
-    one, same, other = (
+    single, same, second = (
         MaskedLanguageModel.start(toy.language_model_config(encoder, seed=seed))[0].head.model.cls.predictions
         for seed in (1, 1, 2)
     )
-    assert torch.equal(one.transform.dense.weight, same.transform.dense.weight)
-    assert not torch.equal(one.transform.dense.weight, other.transform.dense.weight)
+    assert torch.equal(single.transform.dense.weight, same.transform.dense.weight)
+    assert not torch.equal(single.transform.dense.weight, second.transform.dense.weight)
 
 
 def test_random_weights_have_the_shape_alone(encoder: Path) -> None:
     """Table 12 of Wang et al. (2023), "joint train w/ random init"."""
-    known = load_encoder(encoder).state_dict()
-    made = MaskedLanguageModel.start(toy.language_model_config(encoder, weights="random"))[0].encoder.state_dict()
-    assert {name: value.shape for name, value in made.items()} == {name: value.shape for name, value in known.items()}
+    existing = load_encoder(encoder).state_dict()
+    output = MaskedLanguageModel.start(toy.language_model_config(encoder, weights="random"))[0].encoder.state_dict()
+    assert {name: value.shape for name, value in output.items()} == {
+        name: value.shape for name, value in existing.items()
+    }
     name = "encoder.layer.0.attention.self.query.weight"
-    assert not torch.allclose(made[name], known[name])
+    assert not torch.allclose(output[name], existing[name])
 
 
 def test_the_last_matrix_is_that_of_the_token_embeddings(encoder: Path) -> None:
     model = MaskedLanguageModel.start(toy.language_model_config(encoder))[0]
     assert model.head.model.get_output_embeddings().weight is model.encoder.get_input_embeddings().weight
-    other = load_encoder(encoder)
-    head = model.head.on(other)
-    assert head.model.get_output_embeddings().weight is other.get_input_embeddings().weight
+    second = load_encoder(encoder)
+    head = model.head.on(second)
+    assert head.model.get_output_embeddings().weight is second.get_input_embeddings().weight
 
 
 def test_a_head_of_another_width_is_refused(encoder: Path, tmp_path: Path) -> None:
     model = MaskedLanguageModel.start(toy.language_model_config(encoder))[0]
-    other = load_encoder(toy.write_encoder(tmp_path, hidden_size=16))
+    second = load_encoder(toy.write_encoder(tmp_path, hidden_size=16))
     with pytest.raises(UserError, match=r"language_model: its head has the width and vocabulary \(32, "):
-        model.head.on(other)
+        model.head.on(second)
 
 
 def test_longer_texts_than_it_reads_are_refused(encoder: Path) -> None:
@@ -90,11 +92,11 @@ def test_scores_in_slices_are_those_at_once(encoder: Path, monkeypatch: pytest.M
     head = LanguageModelHead.new(load_encoder(encoder)).eval()
     states = torch.randn(7, 32, generator=torch.Generator().manual_seed(0), requires_grad=True)
     ids = torch.arange(7) + 5
-    found = []
+    result = []
     for at_once in (100, 3):
         monkeypatch.setattr(masked_language_model, "predicted_at_once", lambda *, cuda, count=at_once: count)
         likelihoods = head.log_likelihoods(states, ids)
         (gradient,) = torch.autograd.grad(likelihoods.sum(), states)
-        found.append((likelihoods, gradient, head.sample(states, torch.linspace(0, 1, 7))))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+        result.append((likelihoods, gradient, head.sample(states, torch.linspace(0, 1, 7))))
+    for first, second in zip(*result, strict=True):
+        torch.testing.assert_close(first, second)

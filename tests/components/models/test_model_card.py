@@ -116,8 +116,8 @@ def test_what_was_not_done_is_said() -> None:
     assert "Nothing was trained: this is the start model." in text
     assert "trained with Sparring" not in text
     assert "Nothing was measured." in text
-    several = [Measures("my: docs", "test", [row._replace(seeds=3) for row in ROWS])]
-    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(measured=several))
+    batch = [Measures("my: docs", "test", [row._replace(seeds=3) for row in ROWS])]
+    text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin(measured=batch))
     assert "intervals over the queries and 3 trainings, of which this is one." in text
 
 

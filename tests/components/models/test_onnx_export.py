@@ -14,7 +14,7 @@ from sparring.components.config import UserError
 from sparring.components.models import onnx_export
 from tests.support import toy
 
-here = pytest.mark.skipif(
+installed = pytest.mark.skipif(
     any(find_spec(name) is None for name in onnx_export.PACKAGES), reason="the extra `onnx` is not installed"
 )
 
@@ -29,7 +29,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     onnx_export.check_packages()
 
 
-@here
+@installed
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "files"),
@@ -52,20 +52,20 @@ def test_a_retrievers_vectors(encoder: Path, tmp_path: Path, keys: dict[str, Any
     assert onnx_export.export_retriever(folder) < 1e-5
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx")) == files
     session = onnxruntime.InferenceSession(str(folder / files[0]), providers=["CPUExecutionProvider"])
-    assert [one.name for one in session.get_inputs()] == list(onnx_export.INPUTS)
+    assert [item.name for item in session.get_inputs()] == list(onnx_export.INPUTS)
     tower = DualEncoder.load(folder).eval().tower("document")
     rng = np.random.default_rng(0)
     for shape in ((1, 1), (1, 7), (5, 30)):
         ids = torch.from_numpy(rng.integers(5, 60, shape))
         mask = torch.from_numpy((np.arange(shape[1])[None] < rng.integers(1, shape[1] + 1, (shape[0], 1))).astype(int))
         with torch.inference_mode():
-            ours = tower(input_ids=ids, attention_mask=mask).last_hidden_state
+            actual = tower(input_ids=ids, attention_mask=mask).last_hidden_state
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-        (theirs,) = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
-        assert np.abs(theirs - ours.numpy())[mask.numpy() > 0].max() < 1e-5
+        (expected,) = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        assert np.abs(expected - actual.numpy())[mask.numpy() > 0].max() < 1e-5
 
 
-@here
+@installed
 @pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "output"), [("cls", "logits"), ("maxsim", "last_hidden_state")])
 def test_a_rankers_scores(encoder: Path, tmp_path: Path, pooling: str, output: str) -> None:
@@ -74,10 +74,10 @@ def test_a_rankers_scores(encoder: Path, tmp_path: Path, pooling: str, output: s
     folder = toy.started(tmp_path / "ranker", toy.ranker_config(encoder, pooling=pooling)) / "model"
     assert onnx_export.export_ranker(folder) < 1e-4
     session = onnxruntime.InferenceSession(str(folder / onnx_export.FILE), providers=["CPUExecutionProvider"])
-    assert [one.name for one in session.get_outputs()] == [output]
+    assert [output.name for output in session.get_outputs()] == [output]
 
 
-@here
+@installed
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["roberta", "distilbert"])
 def test_other_encoders(kind: str, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_other_encoders(kind: str, tmp_path: Path) -> None:
     assert onnx_export.export_retriever(folder) < 1e-4
 
 
-@here
+@installed
 @pytest.mark.slow
 def test_what_torch_cannot_write_is_named(tmp_path: Path) -> None:
     config = toy.retriever_config(toy.write_encoder(tmp_path / "encoder", "t5"), pooling="mean")
@@ -95,7 +95,7 @@ def test_what_torch_cannot_write_is_named(tmp_path: Path) -> None:
         onnx_export.export_retriever(folder)
 
 
-@here
+@installed
 @pytest.mark.slow
 def test_other_numbers_than_ours_are_refused(retriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(retriever / "model", tmp_path / "model")

@@ -52,15 +52,15 @@ def test_what_it_reads(made: Any, data: Path) -> None:
     """`question: ... context: ...`, through Hugging Face's own tokenizer, and cut to the length asked for."""
     _, reader, readings = made
     texts = pq.read_table(data / "documents.parquet").to_pylist()
-    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    requests = pq.read_table(data / "queries.parquet")["text"].to_pylist()
     pairs = np.array([[0, 3], [4, 8], [5, 20]])
     batch = readings.batch(pairs)
     for row, (query, document) in enumerate(pairs.tolist()):
         passage = f"{texts[document]['title']} {texts[document]['text']}".strip()
-        whole = reader.tokenizer(f"question: {asked[query]} context: {passage}")["input_ids"]
-        found = batch.ids[row][batch.mask[row] > 0].tolist()
-        assert len(found) == readings.lengths(pairs)[row] == min(28, len(whole))
-        assert found == (whole if len(whole) <= 28 else [*whole[:27], whole[-1]])
+        whole = reader.tokenizer(f"question: {requests[query]} context: {passage}")["input_ids"]
+        result = batch.ids[row][batch.mask[row] > 0].tolist()
+        assert len(result) == readings.lengths(pairs)[row] == min(28, len(whole))
+        assert result == (whole if len(whole) <= 28 else [*whole[:27], whole[-1]])
     assert (readings.lengths(pairs) == 28).any()
 
 
@@ -69,18 +69,18 @@ def test_the_template_of_the_released_code(data: Path, tmp_path: Path) -> None:
     write_generator(tmp_path / "pretrained", seed=1, words=True)
     config = ReaderConfig(model=str(tmp_path / "pretrained"), passage_tokens=60, template="fid")
     start = toy.started(tmp_path / "start", config)
-    for name, how in {"tokens": TemplatedConfig(template="fid"), "plain": TokenizeConfig()}.items():
+    for name, mode in {"tokens": TemplatedConfig(template="fid"), "plain": TokenizeConfig()}.items():
         (tmp_path / name).mkdir()
-        tokenize(tmp_path / name, toy.INLINE, data=data, model=start, config=how)
+        tokenize(tmp_path / name, toy.INLINE, data=data, model=start, config=mode)
     reader = Reader.load(start / "model")
     readings = ReaderInputs.stored(reader, tmp_path / "tokens", start / "model")
     texts = pq.read_table(data / "documents.parquet").to_pylist()
-    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    requests = pq.read_table(data / "queries.parquet")["text"].to_pylist()
     pairs = np.array([[0, 3], [4, 8], [5, 20]])
     batch = readings.batch(pairs)
     for row, (query, document) in enumerate(pairs.tolist()):
         passage = f"title: {texts[document]['title']} context: {texts[document]['text']}"
-        whole = reader.tokenizer(f"question:{asked[query]} {passage}")["input_ids"]
+        whole = reader.tokenizer(f"question:{requests[query]} {passage}")["input_ids"]
         assert batch.ids[row][batch.mask[row] > 0].tolist() == whole
         assert readings.lengths(pairs)[row] == len(whole) < 60
     with refused("plain", "other-tokenizer"):
@@ -94,20 +94,20 @@ def test_with_one_passage_it_is_the_model_itself(made: Any) -> None:
     pairs = [np.array([[query, document]]) for query, document in ((0, 3), (5, 2), (7, 20))]
     together, wanted = joined(made, pairs), targets()
     with torch.inference_mode():
-        found = reader.log_likelihoods(together, wanted)
-        for row, one in enumerate(pairs):
-            batch = readings.batch(one)
+        result = reader.log_likelihoods(together, wanted)
+        for row, first in enumerate(pairs):
+            batch = readings.batch(first)
             ids = batch.ids[batch.mask > 0][None]
             states = plain.get_encoder()(input_ids=ids).last_hidden_state[0]
             torch.testing.assert_close(together.states[row][together.mask[row] > 0], states, rtol=1e-4, atol=1e-5)
-            own = wanted.ids[row][wanted.mask[row] > 0][None]
-            logits = plain(input_ids=ids, labels=own).logits.log_softmax(-1)
-            alone = logits.gather(-1, own.unsqueeze(-1)).reshape(-1)
-            torch.testing.assert_close(found[row][wanted.mask[row] > 0], alone, rtol=1e-4, atol=1e-4)
-            assert (found[row][wanted.mask[row] == 0] == 0).all()
+            itself = wanted.ids[row][wanted.mask[row] > 0][None]
+            logits = plain(input_ids=ids, labels=itself).logits.log_softmax(-1)
+            alone = logits.gather(-1, itself.unsqueeze(-1)).reshape(-1)
+            torch.testing.assert_close(result[row][wanted.mask[row] > 0], alone, rtol=1e-4, atol=1e-4)
+            assert (result[row][wanted.mask[row] == 0] == 0).all()
             out = plain.generate(ids, do_sample=False, num_beams=1, max_new_tokens=9)[0]
-            said = answer_questions(reader, readings, [one], new_tokens=9, batch_tokens=100, device="cpu")
-            assert said == [reader.tokenizer.decode(out, skip_special_tokens=True).strip()]
+            text = answer_questions(reader, readings, [first], new_tokens=9, batch_tokens=100, device="cpu")
+            assert text == [reader.tokenizer.decode(out, skip_special_tokens=True).strip()]
 
 
 def test_several_passages_are_their_states_in_a_row(made: Any) -> None:
@@ -129,10 +129,10 @@ def test_neither_the_order_of_passages_nor_pieces_nor_neighbours_make_a_differen
     _, reader, readings = made
     questions = [QUESTIONS[0], QUESTIONS[1], QUESTIONS[3]]
     with torch.inference_mode():
-        found = reader.log_likelihoods(joined(made, questions), targets())
+        result = reader.log_likelihoods(joined(made, questions), targets())
         turned = reader.log_likelihoods(joined(made, [pairs[::-1] for pairs in questions], tokens=30), targets())
-    torch.testing.assert_close(turned, found, rtol=1e-4, atol=1e-4)
-    assert found[0, 0] != pytest.approx(found[1, 0].item(), abs=1e-3)  # other passages say other things
+    torch.testing.assert_close(turned, result, rtol=1e-4, atol=1e-4)
+    assert result[0, 0] != pytest.approx(result[1, 0].item(), abs=1e-3)  # other passages say other things
 
     def said(order: list[np.ndarray], batch_tokens: int) -> list[str]:
         return answer_questions(reader, readings, order, new_tokens=6, batch_tokens=batch_tokens, device="cpu")
@@ -163,8 +163,8 @@ def test_an_encoder_makes_a_reader(data: Path, encoder: Path, tmp_path: Path) ->
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.1 * losses[0]
-    said = answer_questions(reader.eval(), readings, [pairs], new_tokens=12, batch_tokens=1_000, device="cpu")
-    assert said == [wanted]
+    text = answer_questions(reader.eval(), readings, [pairs], new_tokens=12, batch_tokens=1_000, device="cpu")
+    assert text == [wanted]
 
 
 def test_it_loads_again(made: Any, tmp_path: Path) -> None:

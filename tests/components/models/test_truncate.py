@@ -56,16 +56,16 @@ def test_sentence_transformers_gives_the_same_by_the_path_alone(
 
     folder = cut(whole[similarity], tmp_path / "cut", towers=towers)
     assert json.loads((folder / "config_sentence_transformers.json").read_text())["truncate_dim"] == 12
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    assert theirs.truncate_dim == 12
+    expected = SentenceTransformer(str(folder), device="cpu")
+    assert expected.truncate_dim == 12
     for side in SIDES:
-        ours, full = vectors(folder, side), vectors(whole[similarity], side)
+        actual, full = vectors(folder, side), vectors(whole[similarity], side)
         first = full[:, :12]
         wanted = torch.nn.functional.normalize(first, dim=-1) if similarity == "cosine" else first
-        torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-6)
-        found = getattr(theirs, f"encode_{side}")(TEXTS, convert_to_tensor=True, show_progress_bar=False)
-        torch.testing.assert_close(found, first, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(theirs.similarity(found, found), ours @ ours.T, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
+        result = getattr(expected, f"encode_{side}")(TEXTS, convert_to_tensor=True, show_progress_bar=False)
+        torch.testing.assert_close(result, first, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(expected.similarity(result, result), actual @ actual.T, rtol=1e-4, atol=1e-4)
     Dense().check_export(folder)  # what `export` does
 
 

@@ -16,8 +16,8 @@ VECTORS = RNG.normal(size=(500, 6)) @ RNG.normal(size=(6, 6)) + 100.0 * RNG.norm
 @pytest.mark.parametrize("cuts", [[], [1], [7, 300]])
 def test_the_mean_is_zero_and_the_covariance_the_identity(cuts: list[int]) -> None:
     """However the vectors come in blocks."""
-    found = whitening(np.split(VECTORS, cuts))
-    white = VECTORS @ found.matrix + found.shift
+    result = whitening(np.split(VECTORS, cuts))
+    white = VECTORS @ result.matrix + result.shift
     np.testing.assert_allclose(white.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(white.T @ white / len(white), np.eye(6), atol=1e-9)
 
@@ -25,8 +25,8 @@ def test_the_mean_is_zero_and_the_covariance_the_identity(cuts: list[int]) -> No
 def test_it_is_the_published_one() -> None:
     """`(x - mean) U S^(-1/2)` of the covariance's singular values (Su et al., 2021, Algorithm 1). Inner products are
     `x C^(-1) y` of centred vectors."""
-    found = whitening([VECTORS])
-    white = VECTORS @ found.matrix + found.shift
+    result = whitening([VECTORS])
+    white = VECTORS @ result.matrix + result.shift
     covariance = np.cov(VECTORS, rowvar=False, bias=True)
     u, s, _ = np.linalg.svd(covariance)
     published = (VECTORS - VECTORS.mean(0)) @ u @ np.diag(1 / np.sqrt(s))

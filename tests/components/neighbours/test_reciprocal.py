@@ -62,28 +62,28 @@ def contexts(count: int, candidates: int, *, seed: int = 0, low: int = -3, high:
 def by_hand(queries: Tensor, documents: Tensor, config: NeighboursConfig, probe: int = 0) -> list[list[float]]:
     """The plain loop's similarities of each context's candidates to an element of it."""
     products = inner_products(queries.double(), documents.double())
-    return [plain.similarities(one.tolist(), probe, config) for one in products]
+    return [plain.similarities(product.tolist(), probe, config) for product in products]
 
 
 @EACH
 @pytest.mark.parametrize(("candidates", "low"), [(12, -3), (9, 0), (3, -3), (1, -3)])
 def test_a_plain_loop_says_the_same(options: dict[str, Any], candidates: int, low: int) -> None:
     queries, documents = contexts(8, candidates, low=low)
-    found = scores(queries, documents, config(**options))
+    result = scores(queries, documents, config(**options))
     wanted = torch.tensor(by_hand(queries, documents, config(**options)))
-    torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5, check_dtype=False)
+    torch.testing.assert_close(result, wanted, rtol=2e-5, atol=2e-5, check_dtype=False)
 
 
 @EACH
 def test_similarity_to_a_document_is_that_of_the_plain_loop(options: dict[str, Any]) -> None:
     queries, documents = contexts(5, 8, seed=3)
     products = inner_products(queries, documents)
-    there = element_mask(products, None)
-    connected = connections(products, there, config(**options))
+    mask = element_mask(products, None)
+    connected = connections(products, mask, config(**options))
     for probe in (0, 3, 8):
-        found = similarity(products, connected, torch.full((5,), probe), there, config(**options))
+        result = similarity(products, connected, torch.full((5,), probe), mask, config(**options))
         wanted = torch.tensor(by_hand(queries, documents, config(**options), probe))
-        torch.testing.assert_close(found, wanted, rtol=2e-5, atol=2e-5, check_dtype=False)
+        torch.testing.assert_close(result, wanted, rtol=2e-5, atol=2e-5, check_dtype=False)
 
 
 def test_the_paper_and_its_code_differ_in_what_is_taken_in() -> None:
@@ -95,29 +95,29 @@ def test_the_paper_and_its_code_differ_in_what_is_taken_in() -> None:
     assert config(k=10, tau=0.0, extension="released").extension_k() == 0
     queries, documents = contexts(40, 9, seed=1)
     products = inner_products(queries, documents)
-    there = element_mask(products, None)
+    mask = element_mask(products, None)
     options = {"k": 3, "tau": 0.67, "k_exp": 1, "weight": "exp"}
-    one = connections(products, there, config(**options)) > 0
-    other = connections(products, there, config(**options, extension="released")) > 0
-    assert (one != other).any()
+    single = connections(products, mask, config(**options)) > 0
+    second = connections(products, mask, config(**options, extension="released")) > 0
+    assert (single != second).any()
     wanted = [[plain.extended(p.tolist(), i, paper) for i in range(10)] for p in products]
-    assert [[set(row.nonzero()[:, 0].tolist()) for row in rows] for rows in one] == wanted
+    assert [[set(row.nonzero()[:, 0].tolist()) for row in rows] for rows in single] == wanted
 
 
 def test_two_thirds_by_hand() -> None:
     """Of d1's 3 near neighbours (itself, the query, d2) the query has 2: enough for the paper, too few for its code."""
     products = torch.tensor([[[9.0, 8.0, 1.0, 0.0], [8.0, 9.0, 7.0, 0.0], [1.0, 7.0, 9.0, 6.0], [0.0, 0.0, 6.0, 9.0]]])
-    there = torch.ones(1, 4, dtype=torch.bool)
+    mask = torch.ones(1, 4, dtype=torch.bool)
     few = {"k_exp": 1, "weight": "exp"}
     # The query's nearest is d1 and d1's the query; d2's nearest is d1, but not the other way round.
-    alone = connections(products, there, config(k=1, **few)) > 0
+    alone = connections(products, mask, config(k=1, **few)) > 0
     assert alone[0, 0].tolist() == [True, True, False, False]
     # tau = 1 and k = 2: R(q) = {q, d1} (d2's two nearest are d1 and d3), R(d1, 2) = {d1, q, d2}.
-    found = connections(products, there, config(k=2, tau=1.0, **few)) > 0
-    assert found[0, 0].tolist() == [True, True, True, False]
+    result = connections(products, mask, config(k=2, tau=1.0, **few)) > 0
+    assert result[0, 0].tolist() == [True, True, True, False]
     assert plain.extended(products[0].tolist(), 0, config(k=2, tau=1.0)) == {0, 1, 2}
     stricter = config(k=2, tau=0.34, extension="released", **few)  # looks at round(0.34 * 3) + 1 = 2 as well
-    assert (connections(products, there, stricter) > 0)[0, 0].tolist() == [True, True, False, False]
+    assert (connections(products, mask, stricter) > 0)[0, 0].tolist() == [True, True, False, False]
 
 
 @EACH
@@ -126,8 +126,8 @@ def test_two_thirds_by_hand() -> None:
 def test_the_order_of_candidates_changes_nothing(options: dict[str, Any], seed: int, candidates: int) -> None:
     queries, documents = contexts(3, candidates, seed=seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(candidates))
-    found = scores(queries, documents[:, order], config(**options))
-    torch.testing.assert_close(found, scores(queries, documents, config(**options))[:, order], rtol=1e-5, atol=1e-5)
+    result = scores(queries, documents[:, order], config(**options))
+    torch.testing.assert_close(result, scores(queries, documents, config(**options))[:, order], rtol=1e-5, atol=1e-5)
 
 
 @EACH
@@ -135,14 +135,14 @@ def test_the_order_of_candidates_changes_nothing(options: dict[str, Any], seed: 
 @given(seed=st.integers(0, 10_000), candidates=st.integers(1, 9), more=st.integers(1, 6))
 def test_what_is_not_there_changes_nothing(options: dict[str, Any], seed: int, candidates: int, more: int) -> None:
     queries, documents = contexts(3, candidates + more, seed=seed)
-    there = (torch.arange(candidates + more) < candidates).expand(3, -1).clone()
-    there[1, 0] = candidates == 1
-    found = scores(queries, documents, config(**options), there)
+    mask = (torch.arange(candidates + more) < candidates).expand(3, -1).clone()
+    mask[1, 0] = candidates == 1
+    result = scores(queries, documents, config(**options), mask)
     wanted = scores(queries[[0, 2]], documents[[0, 2], :candidates], config(**options))
-    torch.testing.assert_close(found[[0, 2], :candidates], wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result[[0, 2], :candidates], wanted, rtol=1e-5, atol=1e-5)
     if candidates > 1:
         wanted = scores(queries[1:2], documents[1:2, 1:candidates], config(**options))
-        torch.testing.assert_close(found[1:2, 1:candidates], wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(result[1:2, 1:candidates], wanted, rtol=1e-5, atol=1e-5)
 
 
 @EACH
@@ -151,8 +151,8 @@ def test_what_is_not_there_changes_nothing(options: dict[str, Any], seed: int, c
 def test_the_same_document_twice_has_the_same_score_twice(options: dict[str, Any], seed: int, candidates: int) -> None:
     queries, documents = contexts(3, candidates, seed=seed)
     documents[:, -1] = documents[:, 0]
-    found = scores(queries, documents, config(**options))
-    torch.testing.assert_close(found[:, -1], found[:, 0], rtol=1e-6, atol=1e-6)
+    result = scores(queries, documents, config(**options))
+    torch.testing.assert_close(result[:, -1], result[:, 0], rtol=1e-6, atol=1e-6)
 
 
 @EACH
@@ -174,22 +174,22 @@ def test_scores_are_numbers_and_jaccard_is_a_share(
     queries[0] = 0
     assert scores(queries, documents, config(**options)).isfinite().all()
     products = inner_products(queries, documents)
-    there = element_mask(products, None)
-    connected = connections(products, there, config(**options))
+    mask = element_mask(products, None)
+    connected = connections(products, mask, config(**options))
     for probe in range(candidates + 1):
-        found = jaccard(connected, torch.full((3,), probe))
-        assert (found >= 0).all()
-        assert (found <= 1 + 1e-6).all()
+        result = jaccard(connected, torch.full((3,), probe))
+        assert (result >= 0).all()
+        assert (result <= 1 + 1e-6).all()
         whole = connected[:, probe].sum(-1) > 0
-        torch.testing.assert_close(found[whole, probe], torch.ones(int(whole.sum())))
+        torch.testing.assert_close(result[whole, probe], torch.ones(int(whole.sum())))
 
 
 @EACH
 def test_all_alike_is_no_division_by_nothing(options: dict[str, Any]) -> None:
     queries, documents = torch.ones(2, 4), torch.ones(2, 5, 4)
-    found = scores(queries, documents, config(**options))
-    assert found.isfinite().all()
-    torch.testing.assert_close(found, found[:, :1].expand(-1, 5))
+    result = scores(queries, documents, config(**options))
+    assert result.isfinite().all()
+    torch.testing.assert_close(result, result[:, :1].expand(-1, 5))
 
 
 def test_an_element_is_its_own_neighbour_beside_longer_ones() -> None:
@@ -218,9 +218,9 @@ def test_large_inner_products_do_not_overflow(weight: Any, row_sums: Any) -> Non
     draw = torch.Generator().manual_seed(1)
     queries, documents = 10 + torch.randn(4, 3, generator=draw), 10 + torch.randn(4, 8, 3, generator=draw)
     chosen = config(weight=weight, row_sums=row_sums, mix=0.0, sharpness=0.5)
-    found = scores(queries, documents, chosen)
+    result = scores(queries, documents, chosen)
     wanted = torch.tensor(by_hand(queries, documents, chosen))
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3, check_dtype=False)
+    torch.testing.assert_close(result, wanted, rtol=1e-3, atol=1e-3, check_dtype=False)
 
 
 def test_reciprocity_lifts_the_positive_of_figure_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,8 +229,8 @@ def test_reciprocity_lifts_the_positive_of_figure_1(monkeypatch: pytest.MonkeyPa
     They lie in a crowd, whose members have nearer neighbours than the query; the positive has the query among its four
     nearest. So by reciprocal neighbours it is ranked first. The numbers are angles in the plane, the query's is 0.
     """
-    near, positive, others = [-39.0, -41.0, -42.0], 44.0, [-62.0, -69.0, -73.0, 62.0]
-    angles = torch.tensor([[*near, positive, *others]]).deg2rad()
+    near, positive, rest = [-39.0, -41.0, -42.0], 44.0, [-62.0, -69.0, -73.0, 62.0]
+    angles = torch.tensor([[*near, positive, *rest]]).deg2rad()
     query, documents = torch.tensor([[1.0, 0.0]]), torch.stack([angles.cos(), angles.sin()], -1)
     products = inner_products(query, documents)[0].tolist()
     four = config(k=4, k_exp=1)
@@ -253,9 +253,9 @@ def test_mix_1_keeps_the_order_and_mix_0_sees_only_neighbours() -> None:
     queries, documents = contexts(6, 9, seed=2)
     geometric = (queries[:, None] * documents).sum(-1)
     torch.testing.assert_close(scores(queries, documents, config(mix=1.0)), geometric)
-    found = scores(queries, documents, config(mix=0.0))
-    torch.testing.assert_close(scores(3 * queries, 3 * documents, config(mix=0.0)), found)
-    assert (found <= 1).all()
+    result = scores(queries, documents, config(mix=0.0))
+    torch.testing.assert_close(scores(3 * queries, 3 * documents, config(mix=0.0)), result)
+    assert (result <= 1).all()
 
 
 def test_the_default_is_the_same_for_vectors_of_any_length() -> None:
@@ -278,19 +278,19 @@ def test_the_default_is_the_same_for_vectors_of_any_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "wanted"),
+    ("mode", "wanted"),
     [
         ("none", [[3, 5, 0, 4], [7, 0, 0, 0]]),
         ("max-min", [[0, 1, 0, 0.5], [0, 0, 0, 0]]),
         ("std", [[0, 2 / (2 / 3) ** 0.5, 0, 1 / (2 / 3) ** 0.5], [0, 0, 0, 0]]),
     ],
 )
-def test_ranges_are_those_of_what_is_there(how: Any, wanted: list[list[float]]) -> None:
+def test_ranges_are_those_of_what_is_there(mode: Any, wanted: list[list[float]]) -> None:
     values = torch.tensor([[3.0, 5.0, 99.0, 4.0], [7.0, -5.0, 99.0, 4.0]])
-    there = torch.tensor([[True, True, False, True], [True, False, False, False]])
-    torch.testing.assert_close(normalised(values, there, how), torch.tensor(wanted, dtype=torch.float32))
-    nothing = torch.zeros_like(there)
-    assert (normalised(values, nothing, how) == 0).all()
+    mask = torch.tensor([[True, True, False, True], [True, False, False, False]])
+    torch.testing.assert_close(normalised(values, mask, mode), torch.tensor(wanted, dtype=torch.float32))
+    nothing = torch.zeros_like(mask)
+    assert (normalised(values, nothing, mode) == 0).all()
 
 
 def test_contexts_are_worked_on_in_batches_of_some_size() -> None:
@@ -305,7 +305,7 @@ def test_on_a_gpu_as_on_a_processor(options: dict[str, Any]) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     queries, documents = contexts(8, 12)
-    there = torch.rand(8, 12, generator=torch.Generator().manual_seed(0)) < 0.8
-    wanted = scores(queries, documents, config(**options), there)
-    found = scores(queries.cuda(), documents.cuda(), config(**options), there.cuda()).cpu()
-    torch.testing.assert_close(found[there], wanted[there], rtol=1e-5, atol=1e-5)
+    mask = torch.rand(8, 12, generator=torch.Generator().manual_seed(0)) < 0.8
+    wanted = scores(queries, documents, config(**options), mask)
+    result = scores(queries.cuda(), documents.cuda(), config(**options), mask.cuda()).cpu()
+    torch.testing.assert_close(result[mask], wanted[mask], rtol=1e-5, atol=1e-5)

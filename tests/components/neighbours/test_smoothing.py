@@ -66,23 +66,23 @@ def contexts(count: int, candidates: int, *, seed: int = 0) -> tuple[Tensor, Ten
 def test_evidence_is_the_mean_similarity_to_the_ground_truth(similarity: dict[str, Any]) -> None:
     queries, documents, truth = contexts(7, 8)
     chosen = config(similarity).similarity
-    found = evidence(queries, documents, truth, torch.ones_like(truth), chosen)
+    result = evidence(queries, documents, truth, torch.ones_like(truth), chosen)
     products = inner_products(queries.double(), documents.double())
     for row in range(6):
         probes = [1 + i for i in truth[row].nonzero()[:, 0].tolist()]
-        each = [plain.similarities(products[row].tolist(), probe, chosen) for probe in probes]
-        wanted = [sum(values) / len(each) for values in zip(*each, strict=True)]
-        assert found[row].tolist() == pytest.approx(wanted, abs=1e-4)
+        item = [plain.similarities(products[row].tolist(), probe, chosen) for probe in probes]
+        wanted = [sum(values) / len(item) for values in zip(*item, strict=True)]
+        assert result[row].tolist() == pytest.approx(wanted, abs=1e-4)
 
 
 @EACH
 def test_targets_are_those_of_a_plain_loop(options: dict[str, Any]) -> None:
     _, _, truth = contexts(9, 8)
     relevance = torch.from_numpy(np.random.default_rng(1).integers(0, 6, (9, 8)).astype(np.float32))  # many equal
-    found = distribution(relevance, truth, torch.ones_like(truth), config(**options))
+    result = distribution(relevance, truth, torch.ones_like(truth), config(**options))
     for row in range(9):
         wanted = plain_targets(relevance[row].tolist(), truth[row].tolist(), config(**options))
-        assert found[row].tolist() == pytest.approx(wanted, abs=1e-6)
+        assert result[row].tolist() == pytest.approx(wanted, abs=1e-6)
 
 
 @EACH
@@ -94,34 +94,34 @@ def test_the_ground_truth_always_has_a_share(
 ) -> None:
     """And a query's targets sum to 1; one without ground truth has none, and what is not there has none either."""
     queries, documents, truth = contexts(6, candidates + more, seed=seed)
-    there = (torch.arange(candidates + more) < candidates).expand(6, -1)
-    truth &= there
-    found = targets(queries, documents, truth, there, config(labels=labels, **options))
-    assert found.isfinite().all()
-    assert (found[truth] > 0).all()
-    assert (found[~there] == 0).all()
-    torch.testing.assert_close(found.sum(-1), truth.any(-1).float())
+    mask = (torch.arange(candidates + more) < candidates).expand(6, -1)
+    truth &= mask
+    result = targets(queries, documents, truth, mask, config(labels=labels, **options))
+    assert result.isfinite().all()
+    assert (result[truth] > 0).all()
+    assert (result[~mask] == 0).all()
+    torch.testing.assert_close(result.sum(-1), truth.any(-1).float())
     wanted = targets(
         queries,
         documents[:, :candidates],
         truth[:, :candidates],
-        there[:, :candidates],
+        mask[:, :candidates],
         config(labels=labels, **options),
     )
-    torch.testing.assert_close(found[:, :candidates], wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result[:, :candidates], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_by_hand() -> None:
     """Similarities 9, 6, 3 and 1, of which the second is ground truth: in a range of 0 to 1 they are 1, 5/8, 1/4, 0."""
     relevance = torch.tensor([[9.0, 6.0, 3.0, 1.0]])
-    truth, there = torch.tensor([[False, True, False, False]]), torch.ones(1, 4, dtype=torch.bool)
+    truth, mask = torch.tensor([[False, True, False, False]]), torch.ones(1, 4, dtype=torch.bool)
 
     def shares(*powers: float | None) -> Tensor:
         kept = torch.tensor([-math.inf if power is None else power for power in powers])
         return kept.softmax(-1)[None]
 
     def found(**options: Any) -> Tensor:
-        return distribution(relevance, truth, there, SmoothingConfig(**{"boost": 1.2, **options}))
+        return distribution(relevance, truth, mask, SmoothingConfig(**{"boost": 1.2, **options}))
 
     torch.testing.assert_close(found(n_max=None), shares(1, 0.75, 0.25, 0))
     torch.testing.assert_close(found(n_max=3), shares(1, 0.75, 0.25, None))
@@ -138,17 +138,17 @@ def test_by_hand() -> None:
 
 def test_ground_truth_that_would_be_cut_off_by_either_limit_stays() -> None:
     relevance = torch.tensor([[5.0, 4.0, 3.0, 0.0]])
-    truth, there = torch.tensor([[False, False, False, True]]), torch.ones(1, 4, dtype=torch.bool)
+    truth, mask = torch.tensor([[False, False, False, True]]), torch.ones(1, 4, dtype=torch.bool)
     for order in ("normalise first", "truncate first"):
-        found = distribution(relevance, truth, there, SmoothingConfig(n_max=2, least=0.1, order=order))
-        assert (found[0] > 0).tolist() == [True, True, False, True]
+        result = distribution(relevance, truth, mask, SmoothingConfig(n_max=2, least=0.1, order=order))
+        assert (result[0] > 0).tolist() == [True, True, False, True]
 
 
 def test_equally_similar_candidates_are_kept_as_they_stand() -> None:
     """However many share nothing with the ground truth: `n_max` is not more than it says."""
     relevance, truth = torch.tensor([[1.0, *[0.0] * 9]]), torch.tensor([[True, *[False] * 9]])
-    found = distribution(relevance, truth, torch.ones_like(truth), SmoothingConfig(n_max=4))
-    assert (found[0] > 0).tolist() == [True] * 4 + [False] * 6
+    result = distribution(relevance, truth, torch.ones_like(truth), SmoothingConfig(n_max=4))
+    assert (result[0] > 0).tolist() == [True] * 4 + [False] * 6
 
 
 def test_labels_by_the_query_follow_what_the_model_says_already() -> None:
@@ -156,13 +156,13 @@ def test_labels_by_the_query_follow_what_the_model_says_already() -> None:
     queries = torch.tensor([[1.0, 0.0, 0.0]])
     documents = torch.tensor([[[0.6, 0.8, 0.0], [0.5, 0.85, 0.0], [0.9, -0.4, 0.0], [0.1, 0.0, 1.0]]])
     truth = torch.tensor([[True, False, False, False]])
-    there = torch.ones_like(truth)
+    mask = torch.ones_like(truth)
     geometric = {"mix": 1.0}
-    by_truth = targets(queries, documents, truth, there, config(geometric, boost=1.0))
-    by_query = targets(queries, documents, truth, there, config(geometric, boost=1.0, labels="query"))
+    by_truth = targets(queries, documents, truth, mask, config(geometric, boost=1.0))
+    by_query = targets(queries, documents, truth, mask, config(geometric, boost=1.0, labels="query"))
     assert by_truth[0].argsort(descending=True).tolist()[:2] == [0, 1]
     assert by_query[0].argmax() == 2
-    wanted = distribution(scores(queries, documents, config(geometric).similarity), truth, there, config(boost=1.0))
+    wanted = distribution(scores(queries, documents, config(geometric).similarity), truth, mask, config(boost=1.0))
     torch.testing.assert_close(by_query, wanted)
 
 
@@ -170,10 +170,10 @@ def test_uniform_smoothing_is_equation_2() -> None:
     truth = torch.tensor(
         [[True, False, False, False, False], [True, True, False, False, False], [True] + [False] * 4, [False] * 5]
     )
-    there = torch.tensor([[True] * 5, [True] * 4 + [False], [True] + [False] * 4, [True] * 5])
-    found = uniform(truth, there, torch.tensor([0.2, 0.1, 0.3, 0.4]))
+    mask = torch.tensor([[True] * 5, [True] * 4 + [False], [True] + [False] * 4, [True] * 5])
+    result = uniform(truth, mask, torch.tensor([0.2, 0.1, 0.3, 0.4]))
     torch.testing.assert_close(
-        found,
+        result,
         torch.tensor([[0.8, 0.05, 0.05, 0.05, 0.05], [0.45, 0.45, 0.05, 0.05, 0.0], [1.0, 0, 0, 0, 0], [0.0] * 5]),
     )
 
@@ -181,10 +181,10 @@ def test_uniform_smoothing_is_equation_2() -> None:
 def test_targets_are_what_a_listwise_loss_takes() -> None:
     """Cross entropy towards them less their entropy is the KL divergence of Algorithm 1, line 9."""
     queries, documents, truth = contexts(5, 8, seed=4)
-    there = torch.ones_like(truth)
-    target = targets(queries, documents, truth, there, config())
+    mask = torch.ones_like(truth)
+    target = targets(queries, documents, truth, mask, config())
     student = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
-    loss = cross_entropy(Scores(student, target, there))
+    loss = cross_entropy(Scores(student, target, mask))
     entropy = torch.special.entr(target).sum(-1)
     divergence = torch.nn.functional.kl_div(student.log_softmax(-1), target, reduction="none").sum(-1)
     torch.testing.assert_close(loss - entropy, divergence)
@@ -195,7 +195,7 @@ def test_targets_are_what_a_listwise_loss_takes() -> None:
 def test_on_a_gpu_as_on_a_processor(options: dict[str, Any]) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    given_ = contexts(6, 9)
-    there = torch.ones_like(given_[2])
-    found = targets(*(one.cuda() for one in given_), there.cuda(), config(**options))
-    torch.testing.assert_close(found.cpu(), targets(*given_, there, config(**options)), rtol=1e-4, atol=1e-5)
+    inputs = contexts(6, 9)
+    mask = torch.ones_like(inputs[2])
+    result = targets(*(item.cuda() for item in inputs), mask.cuda(), config(**options))
+    torch.testing.assert_close(result.cpu(), targets(*inputs, mask, config(**options)), rtol=1e-4, atol=1e-5)

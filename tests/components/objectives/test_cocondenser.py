@@ -36,10 +36,10 @@ def test_a_batch_has_the_spans_of_its_documents(pretraining: Artifacts) -> None:
     objective = pretraining.objective(COCONDENSER, spans=SpanConfig(tokens=3))
     rows = [2, 5, 7]
     batch = objective.collate(visits(rows))
-    for at, row in enumerate(rows):
+    for position, row in enumerate(rows):
         text = objective.store.documents[row]
         pieces = [text[start : start + 3].tolist() for start in range(0, len(text), 3)]
-        spans = [batch.ids[i][batch.text[i]].tolist() for i in (at, at + 3)]
+        spans = [batch.ids[i][batch.text[i]].tolist() for i in (position, position + 3)]
         assert all(span in pieces for span in spans)
         assert len(text) > 6
 
@@ -49,12 +49,12 @@ def test_the_contrast_is_that_of_a_plain_loop() -> None:
     row's own are none of them."""
     vectors = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     keys = torch.tensor([7, 8, 7]).tile(2)  # documents 0 and 2 say the same
-    found = cross_entropy(span_scores(vectors, keys))
+    result = cross_entropy(span_scores(vectors, keys))
     for row in range(6):
         sibling = (row + 3) % 6
-        others = [j for j in range(6) if keys[j] != keys[row] or j == sibling]
-        total = sum(math.exp(float(vectors[row] @ vectors[j])) for j in others)
-        assert float(found[row]) == pytest.approx(math.log(total) - float(vectors[row] @ vectors[sibling]))
+        rest = [j for j in range(6) if keys[j] != keys[row] or j == sibling]
+        total = sum(math.exp(float(vectors[row] @ vectors[j])) for j in rest)
+        assert float(result[row]) == pytest.approx(math.log(total) - float(vectors[row] @ vectors[sibling]))
 
 
 def test_copies_count_where_that_is_asked() -> None:

@@ -45,7 +45,7 @@ def objective(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors
         start: Path | None = None,
         losses: list[dict[str, Any]] | None = None,
         temperature: float = 1.0,
-        **how: Any,
+        **schedule: Any,
     ) -> Coder:
         groups = toy.write_groups(tmp_path / "groups", rows)
         return Coder(
@@ -59,7 +59,7 @@ def objective(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors
                 recompute=recompute,
             ),
             vectors=vectors,
-            temperature=TemperatureConfig(start=temperature, **how),
+            temperature=TemperatureConfig(start=temperature, **schedule),
         )
 
     return build
@@ -92,8 +92,8 @@ def test_each_row_is_the_divergence_from_its_own_targets(objective: Any, vectors
     ((total, count),) = coder.terms(queries, batch).values()
     wanted = 0.0
     for row, group in enumerate(ROWS[:2]):
-        at = [int(name[1:]) for name in group["doc_ids"]]
-        chances = torch.softmax(torch.from_numpy(numbers(vectors)[at]) @ queries[row].detach(), 0)
+        position = [int(name[1:]) for name in group["doc_ids"]]
+        chances = torch.softmax(torch.from_numpy(numbers(vectors)[position]) @ queries[row].detach(), 0)
         wanted += sum(y * math.log(y / p) for y, p in zip(group["targets"], chances.tolist(), strict=True) if y)
     assert total.item() == pytest.approx(wanted, rel=1e-5)
     assert count == 2
@@ -105,10 +105,10 @@ def test_only_queries_and_the_temperature_learn(objective: Any) -> None:
     ((total, _),) = coder.terms(coder.encode(batch), batch).values()
     total.backward()
     assert coder.model.moved.grad.abs() > 0
-    learning = {name for name, one in coder.named_parameters() if one.grad is not None and one.grad.abs().max() > 0}
+    learning = {name for name, item in coder.named_parameters() if item.grad is not None and item.grad.abs().max() > 0}
     assert {name.split(".")[1] for name in learning} == {"encoder", "moved"}
     assert not [name for name in learning if ".document." in name]
-    assert all(not one.requires_grad for one in coder.model.encoder.tower("document").parameters())
+    assert all(not parameter.requires_grad for parameter in coder.model.encoder.tower("document").parameters())
 
 
 def test_the_temperature_moves_as_many_times_as_fast_as_it_is_told(objective: Any) -> None:
@@ -125,8 +125,8 @@ def test_what_is_saved_has_two_towers_and_the_temperature(objective: Any, retrie
     coder = objective()
     coder.model.moved.data += 0.5
     with torch.no_grad():
-        for one in coder.model.encoder.tower("query").parameters():
-            one.add_(0.01)
+        for parameter in coder.model.encoder.tower("query").parameters():
+            parameter.add_(0.01)
     coder.eval()
     coder.save(tmp_path / "model")
     assert json.loads((tmp_path / "model/temperature.json").read_text()) == {
@@ -169,8 +169,8 @@ def test_of_a_retriever_that_is_cut_queries_are_as_short_as_documents(
     cut = toy.started(tmp_path / "cut", toy.retriever_config(encoder, truncate=30)) / "model"
     for path in vectors.glob("*.npy"):
         np.save(path, np.load(path)[:, :30])
-    made = objective(start=cut)
-    assert made.encode(made.collate(visits([0, 1, 2]))).shape[1] == 30
+    output = objective(start=cut)
+    assert output.encode(output.collate(visits([0, 1, 2]))).shape[1] == 30
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_what_towers_share_comes_apart(encoder: Path, tmp_path: Path, tokens: Pa
     from sparring.components.data.token_store import TokenStore
 
     begun = toy.started(tmp_path / "begun", toy.retriever_config(encoder, pooling="mean", **config)) / "model"
-    one, two = DualEncoder.load(begun).eval(), DualEncoder.load(begun).with_separate_towers().eval()
+    first, two = DualEncoder.load(begun).eval(), DualEncoder.load(begun).with_separate_towers().eval()
     store = TokenStore(tokens, begun)
     texts = store.template.texts(store.queries, np.arange(3), 8)
-    assert all(torch.equal(one(texts, side), two(texts, side)) for side in ("query", "document"))
+    assert all(torch.equal(first(texts, side), two(texts, side)) for side in ("query", "document"))
     with torch.no_grad():
         for part in (two.towers["query"], two.projections["query"]):
             for weights in part.parameters():
                 weights.add_(0.01)
-    assert torch.equal(one(texts, "document"), two(texts, "document"))
-    assert not torch.allclose(one(texts, "query"), two(texts, "query"))
+    assert torch.equal(first(texts, "document"), two(texts, "document"))
+    assert not torch.allclose(first(texts, "query"), two(texts, "query"))

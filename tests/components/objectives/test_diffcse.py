@@ -52,7 +52,7 @@ def naive(objective: Any, batch: Any, vectors: Tensor) -> list[list[float]]:
     """By text the log-probability of what is predicted at each place, one place at a time, with nothing of ours but
     the weights. Padding is there only where it counts."""
     config, part, edits = objective.difference.config, objective.difference, batch.edits
-    found = []
+    result = []
     for row in range(len(edits.ids)):
         length = int(edits.attention[row].sum())
         shown = int(edits.attention.sum(-1).max()) if config.places == "all" else length
@@ -75,8 +75,8 @@ def naive(objective: Any, batch: Any, vectors: Tensor) -> list[list[float]]:
             elif config.task == "replaced" or edits.masked[row, place]:
                 scores = part.head.model.cls.predictions.decoder(part.head.model.cls.predictions.transform(state))
                 values.append(float(scores.softmax(-1)[before[place]].log()))
-        found.append(values)
-    return found
+        result.append(values)
+    return result
 
 
 @pytest.mark.parametrize("name", list(TASKS))
@@ -87,15 +87,15 @@ def test_losses_are_those_of_a_plain_loop(pretraining: Artifacts, name: str) -> 
     batch = edited(objective, NARROW if everywhere else ROWS)
     with torch.no_grad():
         representations = objective.encode(batch)
-        found = objective.terms(representations, batch)["negative_log_likelihood (discriminator)"]
+        result = objective.terms(representations, batch)["negative_log_likelihood (discriminator)"]
         expected = naive(objective, batch, representations.vectors)
     values = [-np.mean(text) for text in expected if text]
     if TASKS[name].get("average") != "texts":
         values = -np.concatenate(expected)
-        assert found.rows == len(values)
+        assert result.rows == len(values)
     if everywhere:
         assert len(values) == len(batch.edits.ids) * int(batch.edits.attention.sum(-1).max())
-    assert float(found.value) / found.rows == pytest.approx(np.sum(values) / found.rows, rel=1e-4)
+    assert float(result.value) / result.rows == pytest.approx(np.sum(values) / result.rows, rel=1e-4)
 
 
 @pytest.mark.parametrize(("name", "classes"), [("detection", 2), ("detection, at all places", 2), ("corrective LM", 0)])
@@ -111,8 +111,8 @@ def test_a_head_that_knows_nothing_has_the_loss_of_a_guess(pretraining: Artifact
         nn.init.zeros_(parameter)
     batch = edited(objective, ROWS)
     with torch.no_grad():
-        found = objective.terms(objective.encode(batch), batch)["negative_log_likelihood (discriminator)"]
-    assert float(found.value) / found.rows == pytest.approx(math.log(classes), rel=1e-5)
+        result = objective.terms(objective.encode(batch), batch)["negative_log_likelihood (discriminator)"]
+    assert float(result.value) / result.rows == pytest.approx(math.log(classes), rel=1e-5)
 
 
 def losses_of(pretraining: Artifacts, term: dict[str, Any], **options: Any) -> tuple[float, Any]:
@@ -124,8 +124,8 @@ def losses_of(pretraining: Artifacts, term: dict[str, Any], **options: Any) -> t
         representations = objective.encode(batch)
         assert representations.likelihoods[~batch.edits.text].any() == (options.get("places") == "all")
         sure = representations._replace(likelihoods=representations.likelihoods * batch.edits.text)
-        (found,) = objective.terms(sure, batch).values()
-    return float(found.value) / (found.rows or 1), batch.edits
+        (result,) = objective.terms(sure, batch).values()
+    return float(result.value) / (result.rows or 1), batch.edits
 
 
 def test_weights_are_converted_as_documented(pretraining: Artifacts) -> None:
@@ -136,8 +136,8 @@ def test_weights_are_converted_as_documented(pretraining: Artifacts) -> None:
     weight = 0.005 * count / (2 * len(NARROW) * longest)
     released, edits = losses_of(pretraining, {"weight": 0.005}, places="all")
     assert longest < edits.ids.shape[1]
-    own, _ = losses_of(pretraining, {"weight": weight})
-    assert own == pytest.approx(released, rel=1e-5)
+    actual, _ = losses_of(pretraining, {"weight": weight})
+    assert actual == pytest.approx(released, rel=1e-5)
     of_the_paper = {"options": {"over": "sum"}, "reduce": "sum", "weight": weight / count}
     summed, _ = losses_of(pretraining, of_the_paper, average="texts")
     assert summed == pytest.approx(released, rel=1e-5)
@@ -211,7 +211,7 @@ def test_the_discriminator_sees_the_text_through_its_vector_alone(
     assert not states.grad[:, 1:].any()
     handle.remove()
     pooled = objective.model.pooled
-    monkeypatch.setattr(objective.model, "pooled", lambda *given: pooled(*given).detach())
+    monkeypatch.setattr(objective.model, "pooled", lambda *source: pooled(*source).detach())
     assert all(gradient is None for gradient in backward().values())
     assert all(p.grad is not None and p.grad.any() for p in objective.difference.head.parameters())
 
@@ -220,10 +220,10 @@ def test_the_discriminator_begins_as_the_encoder_and_goes_its_own_way(pretrainin
     objective = pretraining.diffcse()
     encoder, part = objective.model.tower("document"), objective.difference.discriminator
     pairs = [(part.embeddings, encoder.embeddings), (part.decoder.layers.encoder, encoder.encoder)]
-    for own, of_encoder in pairs:
-        for one, other in zip(own.parameters(), of_encoder.parameters(), strict=True):
-            assert torch.equal(one, other)
-            assert one is not other
+    for actual, of_encoder in pairs:
+        for first, second in zip(actual.parameters(), of_encoder.parameters(), strict=True):
+            assert torch.equal(first, second)
+            assert first is not second
 
 
 def test_without_the_contrastive_loss(pretraining: Artifacts) -> None:
@@ -246,9 +246,9 @@ def test_training_lowers_every_loss(pretraining: Artifacts, encoder: Path, tmp_p
     contrast, edits = EDITING.losses
     losses = [{**contrast, "options": {"temperature": 0.05}}, {**edits, "weight": 0.2}]
     run(pretraining.diffcse(start=start), tmp_path / "a", EDITING, updates=30, learning_rate=2e-3, losses=losses)
-    found = lines(tmp_path / "a")
-    for term in (key for key in found[0] if key.endswith(")")):
-        first, last = (sum(line[term] for line in part) for part in (found[:4], found[-4:]))
+    result = lines(tmp_path / "a")
+    for term in (key for key in result[0] if key.endswith(")")):
+        first, last = (sum(line[term] for line in part) for part in (result[:4], result[-4:]))
         assert last < 0.9 * first, term
 
 
@@ -281,11 +281,11 @@ def test_the_export_is_the_encoder_without_projector_or_discriminator(pretrainin
     read = peer.tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         encoder = objective.model.tower("document")
-        own = encoder(**{key: read[key] for key in ("input_ids", "attention_mask")}).last_hidden_state[:, 0]
+        actual = encoder(**{key: read[key] for key in ("input_ids", "attention_mask")}).last_hidden_state[:, 0]
     vectors = peer.encode(texts, convert_to_tensor=True)
-    torch.testing.assert_close(vectors, own)
+    torch.testing.assert_close(vectors, actual)
     assert objective.model.config.similarity == peer.similarity_fn_name
-    torch.testing.assert_close(peer.similarity(vectors, vectors), own @ own.T)
+    torch.testing.assert_close(peer.similarity(vectors, vectors), actual @ actual.T)
 
 
 # DPR with DiffCSE
@@ -322,10 +322,10 @@ def test_a_retriever_learns_its_own_terms_and_the_edits(grouped: Artifacts, pret
         for side, edits in zip(SIDES, (batch.queries, batch.documents), strict=True):
             whole = batch._replace(queries=objective.difference.editing.edit(objective, edits))
             single = type("Batch", (), {"edits": whole.queries})
-            found = -np.concatenate(naive(objective, single, vectors[side]))
+            result = -np.concatenate(naive(objective, single, vectors[side]))
             term = terms[f"negative_log_likelihood ({side})"]
-            assert term.rows == len(found)
-            assert float(term.value) == pytest.approx(found.sum(), rel=1e-4)
+            assert term.rows == len(result)
+            assert float(term.value) == pytest.approx(result.sum(), rel=1e-4)
     assert len(batch.documents.ids) == int(batch.groups.where.sum()) == 18
     assert set(objective.judge(representations, batch)) == {"RR", "accuracy"}
     assert objective.operations(batch) > plain.operations(alone)
@@ -340,18 +340,18 @@ def test_separate_towers_share_a_discriminator(grouped: Artifacts, encoder: Path
     start = toy.started(tmp_path / "towers", toy.retriever_config(encoder, towers="separate"))
     weights = start / "model/query/model.safetensors"
     save_file({name: value + 0.01 for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
-    for side, other in (("query", "document"), ("document", "query")):
+    for side, second in (("query", "document"), ("document", "query")):
         variant = Variant("diffcse_retriever", (f"{side} discriminator",), generator=True)
         objective = grouped.objective(variant, start=start)
-        own = next(objective.difference.discriminator.decoder.layers.encoder.parameters())
+        actual = next(objective.difference.discriminator.decoder.layers.encoder.parameters())
         begun = {name: next(objective.model.tower(name).encoder.parameters()) for name in ("query", "document")}
-        assert torch.equal(own, begun["document"])
-        assert not torch.equal(own, begun["query"])
+        assert torch.equal(actual, begun["document"])
+        assert not torch.equal(actual, begun["query"])
         batch = objective.collate(visits(range(4)))
         (term,) = objective.terms(objective.encode(batch), batch).values()
         term.value.backward()
         assert all(p.grad is not None for p in objective.model.tower(side).parameters())
-        assert not any(p.grad is not None and p.grad.any() for p in objective.model.tower(other).parameters())
+        assert not any(p.grad is not None and p.grad.any() for p in objective.model.tower(second).parameters())
 
 
 @pytest.mark.parametrize("options", [{"edits": ["delete"]}, {"task": "masked"}, {}], ids=str)
@@ -397,8 +397,10 @@ def test_what_cannot_be_trained_is_refused(pretraining: Artifacts, grouped: Arti
     for options in ({"task": "masked"}, {"edits": ["delete"]}):
         with pytest.raises(UserError, match=r"generator: `task: masked` and `edits: \[delete\]` do not use a"):
             pretraining.objective(EDITING, difference=DifferenceConfig(**options))
-    other = toy.started(tmp_path / "generator", toy.language_model_config(toy.write_encoder(tmp_path / "x", "roberta")))
+    second = toy.started(
+        tmp_path / "generator", toy.language_model_config(toy.write_encoder(tmp_path / "x", "roberta"))
+    )
     with refused("generator", "other-vocabulary"):
-        pretraining.objective(EDITING, generator=other)
+        pretraining.objective(EDITING, generator=second)
     with pytest.raises(UserError, match="edits_of: got next, but candidates of a group have no next text"):
         grouped.objective(RETRIEVER, difference=DifferenceConfig(edits_of="next"))

@@ -28,10 +28,10 @@ LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 @pytest.fixture(scope="module")
 def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
     """A start generator of a kind, targets for it, and their tokens."""
-    made: dict[str, Any] = {}
+    output: dict[str, Any] = {}
 
     def of(kind: str) -> dict[str, Path]:
-        if kind not in made:
+        if kind not in output:
             folder = tmp_path_factory.mktemp(kind)
             write_generator(folder / "pretrained", kind)
             config = GeneratorConfig(
@@ -55,8 +55,8 @@ def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
                 config=TargetConfig(kind="sentence", documents="judged"),
             )
             tokenize(folder / "tokens", toy.INLINE, data=folder / "rows", model=start, config=TokenizeConfig())
-            made[kind] = {"start": start, "rows": folder / "rows", "tokens": folder / "tokens"}
-        return made[kind]
+            output[kind] = {"start": start, "rows": folder / "rows", "tokens": folder / "tokens"}
+        return output[kind]
 
     return of
 
@@ -83,10 +83,10 @@ def test_the_loss_is_hugging_faces_text_by_text(learning: Any, kind: str) -> Non
     places = learning(kind)
     whole, pieces = objective(places), objective(places, max_tokens=60, recompute=True)
     rows = list(range(5))
-    for one in (whole, pieces):
-        one.eval()
-        batch = one.collate(visits(rows))
-        ((total, count),) = one.terms(one.encode(batch), batch).values()
+    for item in (whole, pieces):
+        item.eval()
+        batch = item.collate(visits(rows))
+        ((total, count),) = item.terms(item.encode(batch), batch).values()
         assert count == 5
         total.backward()
     for (name, a), (_, b) in zip(whole.named_parameters(), pieces.named_parameters(), strict=True):
@@ -105,24 +105,24 @@ def test_the_loss_is_hugging_faces_text_by_text(learning: Any, kind: str) -> Non
 def test_the_check_before_the_first_step_holds_pieces_against_what_was_not_cut(
     learning: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = objective(learning("t5"), recompute=True)
-    assert checked(one) < 1e-4
+    single = objective(learning("t5"), recompute=True)
+    assert checked(single) < 1e-4
     with monkeypatch.context() as patch:
         patch.setattr(
             "sparring.components.objectives.generator.chunk_rows",
             lambda lengths, tokens: [torch.arange(len(lengths)) // 2],
         )
         with pytest.raises(SelfCheckError, match=r"negative_log_likelihood \(group\) is .* and should be"):
-            checked(one)
+            checked(single)
     break_gradients(monkeypatch)
     with pytest.raises(SelfCheckError, match=": the gradient has norm"):
-        checked(one)
+        checked(single)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_floor_is_that_of_known_products(learning: Any, kind: str) -> None:
-    one = objective(learning(kind))
-    operations, rate = one.operations(one.collate(visits([0, 1]))), one.rate(device="cpu", precision="fp32")
+    single = objective(learning(kind))
+    operations, rate = single.operations(single.collate(visits([0, 1]))), single.rate(device="cpu", precision="fp32")
     if kind == "gpt2":
         assert (operations, rate) == (None, None)
     else:
@@ -151,24 +151,24 @@ def test_it_learns_to_write_a_target(learning: Any, tmp_path: Path, kind: str) -
     """One text learnt by heart is what greedy decoding writes, through the step and its files."""
     places = dict(learning(kind))
     groups = pq.read_table(places["rows"] / "groups.parquet").slice(0, 1)
-    one = tmp_path / "one"
-    one.mkdir()
-    pq.write_table(groups, one / "groups.parquet")
+    single = tmp_path / "one"
+    single.mkdir()
+    pq.write_table(groups, single / "groups.parquet")
     for name in ("documents", "queries"):
-        pq.write_table(pq.read_table(places["rows"] / f"{name}.parquet"), one / f"{name}.parquet")
+        pq.write_table(pq.read_table(places["rows"] / f"{name}.parquet"), single / f"{name}.parquet")
     long = {"updates": 160, "batch": 1, "learning_rate": 1e-2, "schedule": "constant", "log_every": 20}
-    trained(tmp_path / "out", {**places, "rows": one}, **long)
+    trained(tmp_path / "out", {**places, "rows": single}, **long)
     losses = [line[name] for line in lines(tmp_path / "out") for name in line if name.startswith("negative")]
     assert losses[-1] < 0.3 < losses[0]
     generator = Generator.load(tmp_path / "out" / "model").eval()
     query, document = groups["query_id"][0].as_py(), groups["doc_ids"][0].as_py()[0]
-    texts = {row["query_id"]: row["text"] for row in pq.read_table(one / "queries.parquet").to_pylist()}
-    wanted = {row["doc_id"]: row["text"] for row in pq.read_table(one / "documents.parquet").to_pylist()}
-    found = generator.expansions(
+    texts = {row["query_id"]: row["text"] for row in pq.read_table(single / "queries.parquet").to_pylist()}
+    wanted = {row["doc_id"]: row["text"] for row in pq.read_table(single / "documents.parquet").to_pylist()}
+    result = generator.expansions(
         [texts[query]], GenerateConfig(number=1, new_tokens=40, precision="fp32"), keys=[(1,)], batch_tokens=1_000
     )
     learnt = generator.tokenizer(wanted[document])["input_ids"][: 16 if generator.seq2seq else 17]
-    assert found.texts == [[generator.tokenizer.decode(learnt, skip_special_tokens=True)]]
+    assert result.texts == [[generator.tokenizer.decode(learnt, skip_special_tokens=True)]]
 
 
 def test_an_interrupted_training_resumes_from_its_checkpoint(

@@ -26,9 +26,9 @@ END = np.asarray([9, 99])
 def test_a_sentence_is_taken_out_of_its_text() -> None:
     sentences = [1, 2, 3, 9], [4, 5, 6, 7, 99], [1, 2, 3, 4]
     drawn = [clozed(np.concatenate(sentences), END, 0.0, np.random.default_rng(seed)) for seed in range(30)]
-    found = sorted({(tuple(sentence.tolist()), tuple(rest.tolist())) for sentence, rest in drawn})
+    result = sorted({(tuple(sentence.tolist()), tuple(rest.tolist())) for sentence, rest in drawn})
     first, second, third = map(tuple, sentences)
-    assert found == sorted([(first, second + third), (second, first + third), (third, first + second)])
+    assert result == sorted([(first, second + third), (second, first + third), (third, first + second)])
 
 
 def test_what_is_too_short_for_a_sentence_belongs_to_the_one_before() -> None:
@@ -97,8 +97,8 @@ def test_sentences_find_their_documents(collection: Artifacts) -> None:
     (term,) = objective.terms((queries, documents), batch).values()
     scores = queries[:2] @ documents[:2].T
     expected = torch.nn.functional.cross_entropy(scores, torch.arange(2), reduction="none")
-    found = objective.terms((queries[:2], documents[:2]), objective.collate(visits(range(2))))
-    torch.testing.assert_close(next(iter(found.values())).value, expected.sum())
+    result = objective.terms((queries[:2], documents[:2]), objective.collate(visits(range(2))))
+    torch.testing.assert_close(next(iter(result.values())).value, expected.sum())
     assert term.rows == 3
     assert set(objective.judge((queries, documents), batch)) == {"RR", "accuracy"}
 
@@ -129,15 +129,15 @@ def prompted(tmp_path: Path, encoder: Path, collection: Artifacts) -> Artifacts:
 @pytest.mark.parametrize("pairs", ["sentences", "crops"])
 def test_each_side_stands_behind_its_prompt(collection: Artifacts, prompted: Artifacts, pairs: Any) -> None:
     """The document's stood before a query that was its first sentence, and nowhere where it was cut away."""
-    plain, other = (one.objective(VARIANTS["ICT"], cloze=ClozeConfig(pairs=pairs)) for one in (collection, prompted))
-    batches = [one.collate(visits(range(3))) for one in (plain, other)]
+    plain, second = (item.objective(VARIANTS["ICT"], cloze=ClozeConfig(pairs=pairs)) for item in (collection, prompted))
+    batches = [item.collate(visits(range(3))) for item in (plain, second)]
     tokenizer = load_tokenizer(prompted.retriever / "model")
     for side, prompt in {"queries": "gimi gimi", "documents": "lora"}.items():
         without, behind = (getattr(batch, side) for batch in batches)
         before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         for row in range(3):
-            own, theirs = (part.ids[row][part.mask[row].bool()].tolist() for part in (behind, without))
-            assert own == [theirs[0], *before, *theirs[1:]]
+            actual, expected = (part.ids[row][part.mask[row].bool()].tolist() for part in (behind, without))
+            assert actual == [expected[0], *before, *expected[1:]]
 
 
 def test_sentences_end_in_other_scripts_too() -> None:

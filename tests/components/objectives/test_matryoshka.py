@@ -59,28 +59,28 @@ def test_values_and_gradients_are_those_of_sentence_transformers(objective: Any,
 
     weights = [1.0, 0.5, 2.0, 1.0]
     pairs = [{**row, "doc_ids": row["doc_ids"][:1]} for row in ROWS]
-    ours = objective([loss(over="batch", dimensions=PREFIXES, dimension_weights=weights)], rows=pairs)
-    batch = ours.collate(visits(range(4)))
-    terms = ours.terms(ours.encode(batch), batch)
-    assert list(terms) == [f"cross_entropy (batch, {one} dimensions)" for one in PREFIXES]
+    actual = objective([loss(over="batch", dimensions=PREFIXES, dimension_weights=weights)], rows=pairs)
+    batch = actual.collate(visits(range(4)))
+    terms = actual.terms(actual.encode(batch), batch)
+    assert list(terms) == [f"cross_entropy (batch, {prefixe} dimensions)" for prefixe in PREFIXES]
     value = sum(term.value / term.rows for term in terms.values())
     value.backward()
 
-    theirs = SentenceTransformer(str(tmp_path / "cosine/model"), device="cpu")
-    inner = MultipleNegativesRankingLoss(theirs, scale=20.0)
+    reference = SentenceTransformer(str(tmp_path / "cosine/model"), device="cpu")
+    inner = MultipleNegativesRankingLoss(reference, scale=20.0)
     documents = batch.documents._replace(
         ids=batch.documents.ids[batch.columns[:, 0]], mask=batch.documents.mask[batch.columns[:, 0]]
     )
-    texts = [{"input_ids": one.ids, "attention_mask": one.mask} for one in (batch.queries, documents)]
-    expected = MatryoshkaLoss(theirs, inner, PREFIXES, weights)(texts, torch.zeros(4))
+    texts = [{"input_ids": item.ids, "attention_mask": item.mask} for item in (batch.queries, documents)]
+    expected = MatryoshkaLoss(reference, inner, PREFIXES, weights)(texts, torch.zeros(4))
     expected = expected if isinstance(expected, torch.Tensor) else sum(expected.values())
     expected.backward()
     torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
-    own = dict(ours.model.tower("document").named_parameters())
+    itself = dict(actual.model.tower("document").named_parameters())
     compared = 0
-    for name, parameter in theirs[0].auto_model.named_parameters():
+    for name, parameter in reference[0].auto_model.named_parameters():
         if parameter.grad is not None:
-            torch.testing.assert_close(own[name].grad, parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+            torch.testing.assert_close(itself[name].grad, parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
             compared += 1
     assert compared > 10
 
@@ -88,13 +88,13 @@ def test_values_and_gradients_are_those_of_sentence_transformers(objective: Any,
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_the_loss_is_a_loop_over_prefixes(objective: Any, similarity: str) -> None:
     """Cosines are of the shorter vectors; inner products of them as they are."""
-    ours = objective([loss(over="group", dimensions=PREFIXES[1:], weight=0.5)], similarity)
-    batch = ours.collate(visits(range(4)))
-    queries, documents = ours.encode(batch)
+    actual = objective([loss(over="group", dimensions=PREFIXES[1:], weight=0.5)], similarity)
+    batch = actual.collate(visits(range(4)))
+    queries, documents = actual.encode(batch)
     whole = objective([loss(over="group")], similarity)
-    for size, term in zip(PREFIXES[1:], ours.terms((queries, documents), batch).values(), strict=True):
-        cut = [one[:, :size] for one in (queries, documents)]
-        cut = [functional.normalize(one, dim=-1) for one in cut] if similarity == "cosine" else cut
+    for size, term in zip(PREFIXES[1:], actual.terms((queries, documents), batch).values(), strict=True):
+        cut = [item[:, :size] for item in (queries, documents)]
+        cut = [functional.normalize(item, dim=-1) for item in cut] if similarity == "cosine" else cut
         values = cross_entropy(whole.scores(tuple(cut), batch)(whole.inputs.losses[0]), temperature=0.05)
         torch.testing.assert_close(term.value, 0.5 * values.sum())
 
@@ -103,11 +103,11 @@ def test_gradient_caching_changes_no_gradient(objective: Any) -> None:
     losses = [loss(over="batch", dimensions=PREFIXES)]
     gradients = []
     for options in ({}, {"piece": 40, "recompute": True}):
-        ours = objective(losses, **options)
-        batch = ours.collate(visits(range(4)))
-        torch.stack([term.value for term in ours.terms(ours.encode(batch), batch).values()]).sum().backward()
-        gradients.append({name: one.grad for name, one in ours.named_parameters() if one.grad is not None})
-    whole, in_pieces = (torch.cat([one[name].flatten() for name in gradients[0]]) for one in gradients)
+        actual = objective(losses, **options)
+        batch = actual.collate(visits(range(4)))
+        torch.stack([term.value for term in actual.terms(actual.encode(batch), batch).values()]).sum().backward()
+        gradients.append({name: item.grad for name, item in actual.named_parameters() if item.grad is not None})
+    whole, in_pieces = (torch.cat([gradient[name].flatten() for name in gradients[0]]) for gradient in gradients)
     assert float((in_pieces - whole).norm() / whole.norm()) < 1e-4
 
 

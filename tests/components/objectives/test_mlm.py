@@ -39,8 +39,8 @@ def test_texts_of_which_nothing_is_masked_teach_nothing(pretraining: Artifacts) 
     objective = pretraining.objective(
         VARIANTS["mlm"], masking=MaskedLanguageModelingConfig(average="tokens", rate=1e-9)
     )
-    given: dict[str, Any] = {"parts": 1, "seed": 1, "update": 0, "device": torch.device("cpu"), "precision": "fp32"}
-    losses, _ = add_gradients(objective, visits(range(4)), **given)
+    inputs: dict[str, Any] = {"parts": 1, "seed": 1, "update": 0, "device": torch.device("cpu"), "precision": "fp32"}
+    losses, _ = add_gradients(objective, visits(range(4)), **inputs)
     assert set(losses.values()) == {0.0}
 
 

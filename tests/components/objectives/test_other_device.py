@@ -76,14 +76,14 @@ def made(
             return generator(request.getfixturevalue("writers")("bert"), max_tokens=60), [{"function": LIKELIHOOD}]
         if name == "reader":
             return reader(request.getfixturevalue("reading"), max_tokens=60), [{"function": LIKELIHOOD}]
-        own = dict(PLAIN[name])
-        losses = own.pop("losses")
+        actual = dict(PLAIN[name])
+        losses = actual.pop("losses")
         if name == "coder":
             vectors = np.random.default_rng(3).standard_normal((40, 32)).astype(np.float16)
             (folder := tmp_path / "vectors").mkdir()
-            own |= {"vectors": toy.write_document_vectors(folder, [vectors]), "temperature": TemperatureConfig()}
+            actual |= {"vectors": toy.write_document_vectors(folder, [vectors]), "temperature": TemperatureConfig()}
         if name == "diffcse_retriever":
-            own["generator"] = language_model
+            actual["generator"] = language_model
         inputs = ObjectiveInputs(
             model=(ranker if name in ("ranker", "query_reranker") else retriever) / "model",
             rows=toy.write_groups(tmp_path / "groups", groups(12, teacher=True)),
@@ -93,7 +93,7 @@ def made(
             max_tokens=60,
             recompute=False,
         )
-        return make_objective(name, inputs, seed=1, **own), losses
+        return make_objective(name, inputs, seed=1, **actual), losses
 
     return make
 
@@ -132,7 +132,7 @@ def test_an_objective_trains_there(made: Any, name: str, tmp_path: Path, monkeyp
 def test_an_objective_trains_with_bf16_weights(made: Any, name: str, tmp_path: Path) -> None:
     """On a CPU, whose layers refuse numbers of two precisions where a GPU converts them."""
     objective, losses = made(name)
-    found = []
+    result = []
     for place, weights in (("a", "fp32"), ("b", "bf16")):
         if place == "b":
             (tmp_path / "vectors").rename(tmp_path / "moved") if name == "coder" else None
@@ -150,10 +150,10 @@ def test_an_objective_trains_with_bf16_weights(made: Any, name: str, tmp_path: P
             save_seconds=-1.0,
             on_update=lambda update, note: None,
         )
-        found.append(lines(out)[0])
+        result.append(lines(out)[0])
         assert {parameter.dtype for parameter in objective.parameters()} == {torch.float32}
-    for name, value in found[0].items():
-        assert found[1][name] == pytest.approx(value, rel=0.3 if name == "gradient_norm" else 0.05, abs=0.02)
+    for name, value in result[0].items():
+        assert result[1][name] == pytest.approx(value, rel=0.3 if name == "gradient_norm" else 0.05, abs=0.02)
 
 
 @ALL
@@ -176,13 +176,13 @@ def test_a_loss_makes_no_tensor_elsewhere(loss: Any, monkeypatch: pytest.MonkeyP
 def test_the_rehearsal_refuses_tensors_of_both_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """And takes what a GPU takes: numbers, tensors of no dimension, indices, and copies."""
     with rehearsed(monkeypatch) as device:
-        there = torch.arange(6.0, device=device).view(2, 3)
-        assert there.device == DEVICE
-        here = torch.ones(2, 3)
-        for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: there[0].dot(here[0])):
+        forward = torch.arange(6.0, device=device).view(2, 3)
+        assert forward.device == DEVICE
+        place = torch.ones(2, 3)
+        for wrong in (lambda: forward + place, lambda: torch.cat([forward, place]), lambda: forward[0].dot(place[0])):
             with pytest.raises(WrongDeviceError):
                 wrong()
-        assert (there + torch.tensor(1.0)).sum().item() == 21
-        assert there[torch.tensor([1])].cpu().tolist() == [[3.0, 4.0, 5.0]]
-        assert (there + here.to(device)).tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
-        assert there[there > 3].sum().item() == 9
+        assert (forward + torch.tensor(1.0)).sum().item() == 21
+        assert forward[torch.tensor([1])].cpu().tolist() == [[3.0, 4.0, 5.0]]
+        assert (forward + place.to(device)).tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+        assert forward[forward > 3].sum().item() == 9

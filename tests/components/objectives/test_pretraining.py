@@ -35,9 +35,9 @@ def test_the_gradient_in_pieces_is_that_of_one_pass(pretraining: Artifacts, name
 def test_training_lowers_every_loss(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
     variant = VARIANTS[name]
     run(pretraining.objective(variant), tmp_path / "a", variant, updates=20, learning_rate=5e-3)
-    found = lines(tmp_path / "a")
-    for term in (key for key in found[0] if key.endswith(")")):
-        first, last = (sum(line[term] for line in part) for part in (found[:4], found[-4:]))
+    result = lines(tmp_path / "a")
+    for term in (key for key in result[0] if key.endswith(")")):
+        first, last = (sum(line[term] for line in part) for part in (result[:4], result[-4:]))
         assert last < 0.9 * first, term
 
 
@@ -45,11 +45,11 @@ def test_training_lowers_every_loss(pretraining: Artifacts, tmp_path: Path, name
 def test_killed_and_resumed_is_as_never_killed(pretraining: Artifacts, tmp_path: Path, name: str) -> None:
     """With bf16, parts of a batch, and dropout of the generator too."""
     variant = VARIANTS[name]
-    own = {"bottleneck": {"generator_dropout": True}} if name == "SimLM" else {"bottleneck": variant.bottleneck}
+    actual = {"bottleneck": {"generator_dropout": True}} if name == "SimLM" else {"bottleneck": variant.bottleneck}
     options = {"updates": 4, "accumulate": 2, "precision": "bf16"}
 
     def made() -> Any:
-        return pretraining.objective(Variant(variant.objective, variant.views, own["bottleneck"], variant.generator))
+        return pretraining.objective(Variant(variant.objective, variant.views, actual["bottleneck"], variant.generator))
 
     run(made(), tmp_path / "a", variant, **options)
     for stop in (1, 3):
@@ -76,9 +76,9 @@ def test_padding_changes_nothing(pretraining: Artifacts, name: str) -> None:
     )
     objective, rows = pretraining.objective(alone, max_tokens=10_000), [1, 2, 3, 4]
     together = losses(objective, rows)
-    each = [losses(objective, [row]) for row in rows]
+    item = [losses(objective, [row]) for row in rows]
     for term, value in together.items():
-        assert value == pytest.approx(np.mean([one[term] for one in each]), rel=1e-5)
+        assert value == pytest.approx(np.mean([entry[term] for entry in item]), rel=1e-5)
 
 
 @ALL
@@ -86,21 +86,23 @@ def test_random_choices_differ_between_visits_and_not_between_workers(pretrainin
     """What is masked, drawn and cut for a document is a matter of (seed, row, visit), whatever stands beside it."""
     objective = pretraining.objective(VARIANTS[name])
 
-    def parts(batch: Any, at: int, count: int) -> list[Tensor]:
+    def parts(batch: Any, row: int, count: int) -> list[Tensor]:
         """The tensors of the document at a place; spans stand behind the first spans of all documents."""
-        rows = [at, at + count] if name == "coCondenser" else [at]
+        rows = [row, row + count] if name == "coCondenser" else [row]
         flat = [*batch.queries[:2], *batch.documents[:2]] if name == "ICT" else [p for p in batch if p is not None]
         return [part[rows] for part in flat if part.ndim > 1]
 
     first, again = (parts(objective.collate(visits([row, 4])), 1, 2) for row in (3, 9))
-    for one, same in zip(first, again, strict=True):
-        width = min(one.shape[1], same.shape[1])
-        assert torch.equal(one[:, :width], same[:, :width])
+    for item, same in zip(first, again, strict=True):
+        width = min(item.shape[1], same.shape[1])
+        assert torch.equal(item[:, :width], same[:, :width])
     later = [parts(objective.collate([visits([4])[0]._replace(visit=v)]), 0, 1) for v in range(1, 6)]
     if name not in ("ICT", "AutoEncoder"):  # toy documents are a sentence each; AutoEncoder draws nothing
-        shorter = [min(one.shape[1] for one in same) for same in zip(first, *later, strict=True)]
-        cut = [[part[:, :width].tolist() for part, width in zip(one, shorter, strict=True)] for one in (first, *later)]
-        assert all(one != cut[0] for one in cut[1:])
+        shorter = [min(item.shape[1] for item in same) for same in zip(first, *later, strict=True)]
+        cut = [
+            [part[:, :width].tolist() for part, width in zip(item, shorter, strict=True)] for item in (first, *later)
+        ]
+        assert all(item != cut[0] for item in cut[1:])
 
 
 @PREDICTING

@@ -35,18 +35,18 @@ def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, 
     start = toy.started(
         folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=24, answer_tokens=8)
     )
-    asked = toy.with_answers(folder / "data", data)
+    requests = toy.with_answers(folder / "data", data)
     ranking = toy.write_ranking(
         folder / "ranking", {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(1 + i % 4)] for i in range(24)}
     )
     for name in ("rows", "tokens", "answer tokens"):
         (folder / name).mkdir()
     reading_groups(
-        folder / "rows", toy.INLINE, data=asked, ranking=ranking, split="train", passages=3, visits=2, seed=[1]
+        folder / "rows", toy.INLINE, data=requests, ranking=ranking, split="train", passages=3, visits=2, seed=[1]
     )
-    tokenize(folder / "tokens", toy.INLINE, data=asked, model=start, config=TokenizeConfig())
+    tokenize(folder / "tokens", toy.INLINE, data=requests, model=start, config=TokenizeConfig())
     tokenize(folder / "answer tokens", toy.INLINE, data=folder / "rows", model=start, config=TokenizeConfig())
-    return {"start": start, "data": asked, **{name: folder / name for name in ("rows", "tokens", "answer tokens")}}
+    return {"start": start, "data": requests, **{name: folder / name for name in ("rows", "tokens", "answer tokens")}}
 
 
 def objective(places: dict[str, Path], *, max_tokens: int = 10_000, recompute: bool = False) -> ReaderObjective:
@@ -67,22 +67,22 @@ def objective(places: dict[str, Path], *, max_tokens: int = 10_000, recompute: b
 def test_the_loss_and_its_gradient_in_any_pieces(learning: dict[str, Path]) -> None:
     whole, pieces = objective(learning), objective(learning, max_tokens=40, recompute=True)
     rows = [0, 3, 5, 17]
-    for one in (whole, pieces):
-        one.eval()
-        batch = one.collate(visits(rows))
-        ((total, count),) = one.terms(one.encode(batch), batch).values()
+    for item in (whole, pieces):
+        item.eval()
+        batch = item.collate(visits(rows))
+        ((total, count),) = item.terms(item.encode(batch), batch).values()
         assert count == 4
         total.backward()
-        assert one.operations(batch) > 0
+        assert item.operations(batch) > 0
     for (name, a), (_, b) in zip(whole.named_parameters(), pieces.named_parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=2e-3, atol=1e-4, msg=name)
     # Question by question, by the reader itself.
     batch, wanted = whole.collate(visits(rows)), 0.0
     parts = batch.passages.ids.split(batch.counts.tolist()), batch.passages.mask.split(batch.counts.tolist())
     for row, (ids, mask) in enumerate(zip(*parts, strict=True)):
-        one = whole.model.encode_passages(type(batch.passages)(ids, mask), torch.tensor([len(ids)]), tokens=10_000)
+        item = whole.model.encode_passages(type(batch.passages)(ids, mask), torch.tensor([len(ids)]), tokens=10_000)
         target = type(batch.targets)(batch.targets.ids[row][None], batch.targets.mask[row][None])
-        likely = whole.model.log_likelihoods(one, target)
+        likely = whole.model.log_likelihoods(item, target)
         wanted -= likely.sum().item() / int(target.mask.sum())
     assert total.item() == pytest.approx(wanted, rel=1e-4)
 
@@ -90,20 +90,20 @@ def test_the_loss_and_its_gradient_in_any_pieces(learning: dict[str, Path]) -> N
 def test_the_check_before_the_first_step_holds_pieces_against_what_was_not_cut(
     learning: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = objective(learning, recompute=True)
-    assert checked(one) < 1e-4
+    single = objective(learning, recompute=True)
+    assert checked(single) < 1e-4
     break_gradients(monkeypatch)
     with pytest.raises(SelfCheckError, match=": the gradient has norm"):
-        checked(one)
+        checked(single)
 
 
 def test_groups_and_answers_go_together(learning: dict[str, Path]) -> None:
-    one = objective(learning)
+    single = objective(learning)
     answers = pq.read_table(learning["rows"] / "documents.parquet")["text"].to_pylist()
-    batch = one.collate(visits([1, len(answers) - 1]))
-    for row, at in ((0, 1), (1, len(answers) - 1)):
+    batch = single.collate(visits([1, len(answers) - 1]))
+    for row, position in ((0, 1), (1, len(answers) - 1)):
         ids = batch.targets.ids[row][batch.targets.mask[row] > 0]
-        assert one.model.tokenizer.decode(ids, skip_special_tokens=True) == answers[at]
+        assert single.model.tokenizer.decode(ids, skip_special_tokens=True) == answers[position]
 
 
 def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Machine) -> None:

@@ -35,14 +35,14 @@ def test_the_contrast_is_that_of_a_plain_loop(duplicates: Any) -> None:
     and never beside the row's own, but where duplicates count."""
     vectors = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     keys = torch.tensor([7, 8, 7, 9])
-    found = cross_entropy(view_scores(vectors, keys, duplicates), temperature=0.05)
+    result = cross_entropy(view_scores(vectors, keys, duplicates), temperature=0.05)
     counted = {"count": [[0, 1, 2, 3]] * 4, "mask": [[0, 1, 3], [0, 1, 3], [1, 2, 3], [0, 1, 3]]}[duplicates]
     for row in range(4):
         cosines = {
             j: float(vectors[row] @ vectors[4 + j] / (vectors[row].norm() * vectors[4 + j].norm())) for j in range(4)
         }
         total = sum(math.exp(cosines[j] / 0.05) for j in counted[row])
-        assert float(found[row]) == pytest.approx(math.log(total) - cosines[row] / 0.05)
+        assert float(result[row]) == pytest.approx(math.log(total) - cosines[row] / 0.05)
 
 
 def test_views_differ_by_dropout_alone(pretraining: Artifacts, encoder: Path, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ MASKING = MaskedLanguageModelingConfig(rate=0.4, unit="tokens", masked_as="bert"
 def predicting(pretraining: Artifacts, **options: Any) -> Any:
     """SimCSE with masked language modelling, and the head of a masked language model."""
     variant = Variant("simcse", ("batch", "masked"))
-    own = {"masking": MASKING, "language_model": pretraining.language_model}
-    return pretraining.objective(variant, **{**own, **options})
+    actual = {"masking": MASKING, "language_model": pretraining.language_model}
+    return pretraining.objective(variant, **{**actual, **options})
 
 
 def test_masked_tokens_of_either_view_are_predicted(pretraining: Artifacts) -> None:
@@ -115,18 +115,18 @@ def test_masked_tokens_of_either_view_are_predicted(pretraining: Artifacts) -> N
     assert not (masked.masked & ~text).any()
     counts, lengths = masked.masked.sum(-1), text.sum(-1)
     assert torch.equal(counts, (0.4 * lengths).round().long().clamp_min(1))
-    found = objective.encode(batch)
+    result = objective.encode(batch)
     encoder = objective.model.tower("document")
     states = encoder(input_ids=masked.ids, attention_mask=masked.mask).last_hidden_state
     wanted = objective.head(states.flatten(0, 1)).log_softmax(-1).view(*states.shape[:2], -1)
     wanted = wanted.gather(-1, masked.wanted.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(found.likelihoods, wanted.where(masked.masked, 0.0), rtol=1e-4, atol=1e-5)
-    terms = objective.terms(found, batch)
+    torch.testing.assert_close(result.likelihoods, wanted.where(masked.masked, 0.0), rtol=1e-4, atol=1e-5)
+    terms = objective.terms(result, batch)
     loss = terms["negative_log_likelihood (masked)"]
     torch.testing.assert_close(loss.value / loss.rows, -wanted[masked.masked].mean(), rtol=1e-4, atol=1e-5)
     alone = pretraining.objective(SIMCSE).eval()
     alone.projector.load_state_dict(objective.projector.state_dict())
-    torch.testing.assert_close(found.vectors, alone.encode(alone.collate(visits(ROWS))).vectors)
+    torch.testing.assert_close(result.vectors, alone.encode(alone.collate(visits(ROWS))).vectors)
 
 
 def test_the_encoder_learns_from_masked_tokens(pretraining: Artifacts) -> None:
@@ -186,7 +186,7 @@ def test_copies_are_further_positives_or_negatives(role: Any, duplicates: Any) -
     and the copy. What does not count as a second view counts as little as a copy."""
     vectors = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     keys = torch.tensor([7, 8, 7, 9])
-    found = cross_entropy(view_scores(vectors, keys, duplicates, copies=role), temperature=0.05)
+    result = cross_entropy(view_scores(vectors, keys, duplicates, copies=role), temperature=0.05)
     counted = {"count": [[0, 1, 2, 3]] * 4, "mask": [[0, 1, 3], [0, 1, 3], [1, 2, 3], [0, 1, 3]]}[duplicates]
     for row in range(4):
         first = vectors[row]
@@ -194,9 +194,9 @@ def test_copies_are_further_positives_or_negatives(role: Any, duplicates: Any) -
             [float(first @ vectors[start + j] / (first.norm() * vectors[start + j].norm())) for j in range(4)]
             for start in (4, 8)
         )
-        total = math.log(sum(math.exp(of[j] / 0.05) for of in (second, copies) for j in counted[row]))
+        total = math.log(sum(math.exp(subject[j] / 0.05) for subject in (second, copies) for j in counted[row]))
         positives = [second[row]] if role == "negative" else [second[row], copies[row]]
-        assert float(found[row]) == pytest.approx(total - sum(positives) / len(positives) / 0.05)
+        assert float(result[row]) == pytest.approx(total - sum(positives) / len(positives) / 0.05)
 
 
 @pytest.mark.parametrize("kind", ["replace", "insert", "delete"])

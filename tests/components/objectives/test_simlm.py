@@ -34,9 +34,9 @@ def terms(objective: Any, rows: list[int] = ROWS) -> dict[str, float]:
     objective.eval()
     batch = objective.collate(visits(rows))
     with torch.no_grad():
-        found = objective.terms(objective.encode(batch), batch)
+        result = objective.terms(objective.encode(batch), batch)
     views = [term.over for term in objective.inputs.losses]
-    return {view: float(term.value) / term.rows for view, term in zip(views, found.values(), strict=True)}
+    return {view: float(term.value) / term.rows for view, term in zip(views, result.values(), strict=True)}
 
 
 def replaced(objective: Any, rows: list[int] = ROWS) -> Any:
@@ -67,7 +67,7 @@ def test_a_head_that_knows_nothing_has_the_loss_of_a_guess(pretraining: Artifact
 def naive(objective: Any, batch: Any) -> dict[str, list[list[float]]]:
     """By view and document the log-probability of each token that is predicted, one document and token at a time."""
     config, encoder, head = objective.config, objective.encoder, objective.head
-    found: dict[str, list[list[float]]] = {"encoder": [], "decoder": []}
+    result: dict[str, list[list[float]]] = {"encoder": [], "decoder": []}
     for row in range(len(batch.ids)):
         length = int(batch.mask[row].sum())
         original, read = batch.ids[row, :length], batch.encoder_ids[row : row + 1, :length]
@@ -91,13 +91,13 @@ def naive(objective: Any, batch: Any) -> dict[str, list[list[float]]]:
                     continue
                 if config.task == "detection":
                     score = head.score(torch.nn.functional.gelu(head.hidden(last[place])))
-                    there = torch.sigmoid(score if ids[row, place] != original[place] else -score)
-                    likelihoods.append(math.log(there))
+                    forward = torch.sigmoid(score if ids[row, place] != original[place] else -score)
+                    likelihoods.append(math.log(forward))
                 else:
                     scores = head.model.cls.predictions.decoder(head.model.cls.predictions.transform(last[place]))
                     likelihoods.append(float(scores.softmax(-1)[original[place]].log()))
-            found[view].append(likelihoods)
-    return found
+            result[view].append(likelihoods)
+    return result
 
 
 @pytest.mark.parametrize("average", ["texts", "tokens"])
@@ -110,9 +110,9 @@ def test_losses_are_those_of_a_plain_loop(pretraining: Artifacts, name: str, ave
     )
     batch = replaced(objective)
     with torch.no_grad():
-        found = naive(objective, batch)
+        result = naive(objective, batch)
     for view, value in terms(objective).items():
-        texts = [text for text in found[view] if text]
+        texts = [text for text in result[view] if text]
         per_text = sum(-float(np.mean(text)) for text in texts) / len(ROWS)
         assert value == pytest.approx(per_text if average == "texts" else -np.mean(np.concatenate(texts)), rel=1e-4)
 
@@ -171,9 +171,9 @@ def test_masked_tokens_as_berts(pretraining: Artifacts) -> None:
     assert len(read) > 2000
     assert (read == mask).float().mean() == pytest.approx(0.8, abs=0.03)
     assert (read == before).float().mean() == pytest.approx(0.1, abs=0.03)
-    others = read[(read != mask) & (read != before)]
-    assert len(others) / len(read) == pytest.approx(0.1, abs=0.03)
-    assert len(others.unique()) > 50
+    rest = read[(read != mask) & (read != before)]
+    assert len(rest) / len(read) == pytest.approx(0.1, abs=0.03)
+    assert len(rest.unique()) > 50
     assert torch.equal(batch.encoder_ids[~batch.encoder_masked], batch.ids[~batch.encoder_masked])
 
 
@@ -219,7 +219,7 @@ def test_the_decoder_sees_the_encoder_through_its_vector_alone(
     assert (states.grad[:, 0].abs().sum(-1) > 0).all()
     assert not states.grad[:, 1:].any()
     pool = simlm.pool
-    monkeypatch.setattr(simlm, "pool", lambda *given: pool(*given).detach())
+    monkeypatch.setattr(simlm, "pool", lambda *source: pool(*source).detach())
     assert all(gradient is None for gradient in decoded().values())
 
 
@@ -236,9 +236,9 @@ def test_the_decoder_begins_as_the_encoders_last_layers_and_goes_its_own_way(pre
     objective = pretraining.objective(SIMLM, bottleneck=BottleneckConfig(decoder_layers=1))
     (layer,) = objective.decoder.layers.encoder.layer
     last = objective.encoder.encoder.layer[-1]
-    for own, of_encoder in zip(layer.parameters(), last.parameters(), strict=True):
-        assert torch.equal(own, of_encoder)
-        assert own is not of_encoder
+    for actual, of_encoder in zip(layer.parameters(), last.parameters(), strict=True):
+        assert torch.equal(actual, of_encoder)
+        assert actual is not of_encoder
     random = pretraining.objective(VARIANTS["Condenser"]).decoder.layers.encoder.layer[-1]
     assert not torch.allclose(random.output.dense.weight, last.output.dense.weight)
     names = {name for name, _ in objective.decoder.named_parameters()}
@@ -265,8 +265,8 @@ def test_a_frozen_generator_has_no_dropout_but_where_it_is_asked_for(
     shaky = toy.started(tmp_path / "shaky", toy.language_model_config(encoder, dropout=0.5))
     modes = {}
     for released in (False, True):
-        own = {"generator": shaky, "bottleneck": BottleneckConfig(generator_dropout=released)}
-        objective = pretraining.objective(SIMLM, **own)
+        actual = {"generator": shaky, "bottleneck": BottleneckConfig(generator_dropout=released)}
+        objective = pretraining.objective(SIMLM, **actual)
         assert not any("generator" in name for name in objective.state_dict())
         assert not any(parameter.requires_grad for parameter in objective.generator.parameters())
         batch = objective.collate(visits(ROWS))
@@ -280,11 +280,11 @@ def test_a_trained_generator_learns_from_its_own_term_alone(pretraining: Artifac
     objective = pretraining.objective(VARIANTS["joint"]).eval()
     assert any(name.startswith("trained_generator.") for name in objective.state_dict())
     batch = objective.collate(visits(ROWS))
-    found = objective.terms(objective.encode(batch), batch)
-    others = [term.value for name, term in found.items() if "generator" not in name]
-    own = list(objective.trained_generator.parameters())
-    assert not any(gradient.any() for gradient in torch.autograd.grad(sum(others), own, retain_graph=True))
-    found["negative_log_likelihood (generator)"].value.backward()
+    result = objective.terms(objective.encode(batch), batch)
+    rest = [term.value for name, term in result.items() if "generator" not in name]
+    actual = list(objective.trained_generator.parameters())
+    assert not any(gradient.any() for gradient in torch.autograd.grad(sum(rest), actual, retain_graph=True))
+    result["negative_log_likelihood (generator)"].value.backward()
     assert all(parameter.grad.any() for parameter in objective.trained_generator.encoder.encoder.layer[0].parameters())
     assert not any(parameter.grad.any() for parameter in objective.encoder.parameters())
 
@@ -302,8 +302,8 @@ def test_the_generator_scores_masked_places_alone(pretraining: Artifacts, monkey
 
 
 def test_a_generator_of_another_vocabulary_is_refused(pretraining: Artifacts, tmp_path: Path) -> None:
-    other = toy.write_encoder(tmp_path / "roberta", "roberta")
-    started = toy.started(tmp_path / "generator", toy.language_model_config(other))
+    second = toy.write_encoder(tmp_path / "roberta", "roberta")
+    started = toy.started(tmp_path / "generator", toy.language_model_config(second))
     with pytest.raises(UserError, match=r"generator: the vocabulary of .*roberta differs from the retriever's"):
         pretraining.objective(SIMLM, generator=started)
     with refused("head", "other-vocabulary"):
@@ -312,10 +312,10 @@ def test_a_generator_of_another_vocabulary_is_refused(pretraining: Artifacts, tm
 
 def test_the_head_may_be_that_of_a_language_model(pretraining: Artifacts) -> None:
     """As where BERT's own goes on learning; a new one has the weights of the seed."""
-    given = pretraining.objective(SIMLM, language_model=pretraining.language_model)
-    known = AutoModelForMaskedLM.from_pretrained(str(pretraining.language_model / "model"))
-    weight = given.head.model.cls.predictions.transform.dense.weight
-    assert torch.equal(weight, known.cls.predictions.transform.dense.weight)
+    inputs = pretraining.objective(SIMLM, language_model=pretraining.language_model)
+    existing = AutoModelForMaskedLM.from_pretrained(str(pretraining.language_model / "model"))
+    weight = inputs.head.model.cls.predictions.transform.dense.weight
+    assert torch.equal(weight, existing.cls.predictions.transform.dense.weight)
     new = [pretraining.objective(SIMLM).head.model.cls.predictions.transform.dense.weight for _ in range(2)]
     assert torch.equal(*new)
     assert not torch.equal(new[0], weight)
@@ -338,10 +338,12 @@ def test_the_saved_encoder_is_transformers_and_sentence_transformers(pretraining
     peer = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     read = peer.tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
-        own = objective.encoder(**{key: read[key] for key in ("input_ids", "attention_mask")}).last_hidden_state[:, 0]
+        actual = objective.encoder(**{key: read[key] for key in ("input_ids", "attention_mask")}).last_hidden_state[
+            :, 0
+        ]
         plain = AutoModel.from_pretrained(str(tmp_path / "model")).eval()(**read).last_hidden_state[:, 0]
-    torch.testing.assert_close(plain, own)
-    torch.testing.assert_close(torch.from_numpy(peer.encode(texts)), own)
+    torch.testing.assert_close(plain, actual)
+    torch.testing.assert_close(torch.from_numpy(peer.encode(texts)), actual)
 
 
 # Refused
@@ -396,6 +398,6 @@ def test_operations_are_those_that_torch_counts(
     batch = objective.collate(visits([0]))
     assert batch.mask.all()  # no padding, which would be counted
     with FlopCounterMode(display=False) as counter:
-        found = objective.terms(objective.encode(batch), batch)
-        sum(term.value for term in found.values()).backward()
+        result = objective.terms(objective.encode(batch), batch)
+        sum(term.value for term in result.values()).backward()
     assert objective.operations(batch) == counter.get_total_flops()

@@ -133,7 +133,7 @@ def test_candidates_are_ordered_by_the_query_with_all_its_bits(encoded, by, tmp_
     queries, order = drawn(ASKED, 2), np.random.default_rng(3).permutation(DOCS)
     candidates = quantised.top_k(queries, kept(bits, encoded), bits, order, 40, device="cpu", threads=1)
     candidates[3, 30:] = topk.NO_DOCUMENT
-    found = quantised.rescored(queries, candidates, order, DocumentVectors(tmp_path), how, 10)
+    found = quantised.rescore(queries, candidates, order, DocumentVectors(tmp_path), how, 10)
     numbers = {"encoded": whole(encoded), "binary": np.where(whole(encoded) > 0, 1, -1)}.get(by)
     if numbers is None:
         numbers = np.concatenate(kept(how, encoded)) * np.asarray(how.scale, np.float32)

@@ -50,7 +50,7 @@ def function(name: str, sentence: str, body: str = BODY, *, arguments: str = "")
 
 def names(package: str) -> list[str]:
     """What is kept of a package."""
-    return [found.name for found in harvest(Source(format="docstrings", packages=[package]))]
+    return [result.name for result in harvest(Source(format="docstrings", packages=[package]))]
 
 
 def test_a_pair_is_a_first_sentence_and_the_rest(package: Package) -> None:
@@ -84,7 +84,7 @@ def test_versions_of_packages_can_be_declared(package: Package, monkeypatch: pyt
     assert "versions" not in source.model_dump(mode="json")
     declared = Source(format="docstrings", packages=[name], versions={name: "1.2"})
     assert declared.model_dump(mode="json")["versions"] == {name: "1.2"}
-    assert len(harvest(declared)) == 1
+    assert len(list(harvest(declared))) == 1
     with pytest.raises(UserError, match=r"versions: boxes is 1\.2, but the source declares 1\.3"):
         harvest(Source(format="docstrings", packages=[name], versions={name: "1.3"}))
     with pytest.raises(ValueError, match="versions: 'numpy' is not one of the packages"):
@@ -108,8 +108,8 @@ def test_what_makes_no_pair(package: Package) -> None:
         ]
     )
     tested = function("tested", "Test the box with a plum.", BODY.format(thing="fifth " * 9))
-    found = package(a=code, tests__b=tested, test_c=tested, _vendor__d=tested, broken="def (:\n    '''x'''\n")
-    assert names(found) == ["boxes.a.kept"]
+    result = package(a=code, tests__b=tested, test_c=tested, _vendor__d=tested, broken="def (:\n    '''x'''\n")
+    assert names(result) == ["boxes.a.kept"]
 
 
 def test_definitions_behind_a_condition_count(package: Package) -> None:

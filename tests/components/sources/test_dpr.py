@@ -46,13 +46,13 @@ def dpr_source(folder: Path, **keys: Any) -> Source:
 
 @pytest.mark.parametrize("indent", [None, 4])
 def test_dpr(tmp_path: Path, indent: int | None) -> None:
-    found = dpr_source(dpr(tmp_path, indent=indent))
-    assert without_place(found.read_documents()) == [
+    result = dpr_source(dpr(tmp_path, indent=indent))
+    assert without_place(result.read_documents()) == [
         ("1", "Berlin", 'Berlin is "the" capital of Germany.'),
         ("2", "Paris", "Paris is in France."),
         ("3", '"Rome"', "Rome has seven hills."),
     ]
-    assert without_place(found.read_queries()) == [
+    assert without_place(result.read_queries()) == [
         ("train-0", "where is paris", ["France"], "train"),
         ("train-1", "no gold?", ["é"], "train"),
         ("test-0", "who", ["Hilbert", "O'Neill"], "test"),
@@ -70,9 +70,9 @@ def test_dpr_straightens_a_questions_apostrophes(tmp_path: Path) -> None:
 
 
 def test_dpr_gold_and_documents_share_one_id_space(tmp_path: Path) -> None:
-    found = dpr_source(dpr(tmp_path), positives=1)
-    titles = {record.doc_id: record.title for record in found.read_documents() if not isinstance(record, Bad)}
-    gold = next(found.read_qrels())
+    result = dpr_source(dpr(tmp_path), positives=1)
+    titles = {record.doc_id: record.title for record in result.read_documents() if not isinstance(record, Bad)}
+    gold = next(result.read_qrels())
     assert not isinstance(gold, Bad)
     assert titles[gold.doc_id] == "Paris"
 
@@ -103,18 +103,18 @@ def test_dpr_answers_must_be_a_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("file", "nothing", "key"), [("train.json", "[]", "retriever"), ("test.csv", "", "questions")])
 def test_dpr_files_without_questions_are_refused(tmp_path: Path, file: str, nothing: str, key: str) -> None:
-    found = dpr_source(dpr(tmp_path))
+    result = dpr_source(dpr(tmp_path))
     (tmp_path / file).write_text(nothing)
     with pytest.raises(UserError, match=rf"{file}: the file has no questions. Use .* or no '[a-z]+' in `{key}`"):
-        list(found.read_queries())
+        list(result.read_queries())
 
 
 def test_ids_may_stand_behind_wiki(tmp_path: Path) -> None:
     """In questions and in passages, one of them or both."""
     for passage, named in (("7", "wiki:7"), ("wiki:7", "7"), ("wiki:7", "wiki:7")):
         write(tmp_path / "psgs.tsv", "id\ttext\ttitle", f"{passage}\tParis is in France.\tParis")
-        asked = [{"question": "where is paris", "positive_ctxs": [{"passage_id": named, "id": "another's"}]}]
-        (tmp_path / "train.json").write_text(json.dumps(asked))
-        found = source(format="dpr", path=str(tmp_path), documents="psgs.tsv", retriever={"train": "train.json"})
-        assert [one[0] for one in found.read_documents()] == ["7"]
-        assert [one[1] for one in found.read_qrels()] == ["7"]
+        requests = [{"question": "where is paris", "positive_ctxs": [{"passage_id": named, "id": "another's"}]}]
+        (tmp_path / "train.json").write_text(json.dumps(requests))
+        result = source(format="dpr", path=str(tmp_path), documents="psgs.tsv", retriever={"train": "train.json"})
+        assert [document[0] for document in result.read_documents()] == ["7"]
+        assert [qrel[1] for qrel in result.read_qrels()] == ["7"]

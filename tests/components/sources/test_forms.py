@@ -45,14 +45,14 @@ def tables(folder: Path) -> dict[str, Any]:
 
 def parquet(folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True)
-    of = {
+    subject = {
         "documents": {"doc_id": [f"{NFD}-1", f"{NFD}-2"], "text": ["text 1", "text 2"]},
         "queries": {"query_id": [f"q-{NFD}"], "text": ["asked?"], "split": ["test"]},
         "qrels": {"query_id": [f"q-{NFC}"], "doc_id": [f"{NFC}-1"], "relevance": [1]},
     }
-    for name, columns in of.items():
+    for name, columns in subject.items():
         pq.write_table(pa.table(columns), folder / f"{name}.parquet")
-    return {"format": "tables", "path": str(folder), **{name: f"{name}.parquet" for name in of}}
+    return {"format": "tables", "path": str(folder), **{name: f"{name}.parquet" for name in subject}}
 
 
 def msmarco(folder: Path) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def msmarco(folder: Path) -> dict[str, Any]:
 
 
 def sentences(folder: Path) -> dict[str, Any]:
-    made = beir(folder)
+    output = beir(folder)
     lines(folder / "queries.jsonl", {"_id": f"q-{NFD}", "text": "asked?", "answers": ["text 1"]})
-    return {"format": "sentences", "of": made}
+    return {"format": "sentences", "of": output}
 
 
-MADE = {one.__name__: one for one in (beir, tables, parquet, msmarco, sentences)}
+MADE = {item.__name__: item for item in (beir, tables, parquet, msmarco, sentences)}
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -103,15 +103,20 @@ def test_training_data_offers_documents_in_one_form(tmp_path: Path) -> None:
     """Of rows that name a passage in two forms it is there once."""
     passages = [[{"docid": name, "title": "", "text": "text"}] for name in (f"{NFC}-1", f"{NFD}-1")]
     rows = (
-        {"query_id": f"q{at}", "query": f"asked {at}?", "positive_passages": one, "negative_passages": []}
-        for at, one in enumerate(passages)
+        {
+            "query_id": f"q{position}",
+            "query": f"asked {position}?",
+            "positive_passages": item,
+            "negative_passages": [],
+        }
+        for position, item in enumerate(passages)
     )
     lines(tmp_path / "in" / "train.jsonl", *rows)
     (tmp_path / "out").mkdir()
     keys = {"format": "tevatron", "path": str(tmp_path / "in"), "groups": {"train": "train.jsonl"}, "ids": "NFC"}
     assert ingest(tmp_path / "out", toy.INLINE, source=declared(keys))["documents"] == 1
-    given = pq.read_table(tmp_path / "out" / "given.parquet").to_pydict()
-    assert given["doc_ids"] == [[f"{NFC}-1"], [f"{NFC}-1"]]
+    inputs = pq.read_table(tmp_path / "out" / "given.parquet").to_pydict()
+    assert inputs["doc_ids"] == [[f"{NFC}-1"], [f"{NFC}-1"]]
 
 
 def test_two_documents_whose_ids_are_one_are_refused(tmp_path: Path) -> None:
@@ -126,7 +131,7 @@ def test_no_format_reads_ids_past_the_key() -> None:
     """Each method of a format that yields records is one of those whose ids are brought into the form."""
     for name in formats():
         source = importlib.import_module(f"sparring.components.sources.{name}").Source
-        reading = {one for cls in source.__mro__ for one in vars(cls) if one.startswith("read_")}
+        reading = {var for cls in source.__mro__ for var in vars(cls) if var.startswith("read_")}
         assert reading - {"read_labelled"} <= set(READ), name
 
 

@@ -20,18 +20,18 @@ def test_ir_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ir_datasets.registry, "_registered", registered)
     ir_datasets.registry.register("sparring", whole)
     ir_datasets.registry.register("sparring/dev", part)
-    found = source(format="ir_datasets", dataset="sparring")
-    assert list(found.read_documents()) == [
+    result = source(format="ir_datasets", dataset="sparring")
+    assert list(result.read_documents()) == [
         ("a", "", "first document", "sparring: document 1"),
         ("b", "", "second document", "sparring: document 2"),
     ]
-    assert without_place(found.read_queries()) == [("p", "first?", [], "dev")]
-    assert without_place(found.read_qrels()) == [("p", "b", 2, "dev")]
+    assert without_place(result.read_queries()) == [("p", "first?", [], "dev")]
+    assert without_place(result.read_qrels()) == [("p", "b", 2, "dev")]
     named = source(format="ir_datasets", dataset="sparring", splits={"test": "sparring/dev"})
     assert without_place(named.read_qrels()) == [("p", "b", 2, "test")]
     docs.unlink()
     with pytest.raises(UserError, match=r"sparring: ir_datasets cannot read its docs: FileNotFoundError: .*docs\.tsv"):
-        list(found.read_documents())
+        list(result.read_documents())
     with pytest.raises(UserError, match="nonesuch: ir_datasets has no dataset with this id"):
         list(source(format="ir_datasets", dataset="nonesuch").read_documents())
     with pytest.raises(UserError, match="sparring: this dataset of ir_datasets has no queries"):

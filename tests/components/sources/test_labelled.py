@@ -27,16 +27,16 @@ class Recipe(Config):
 
 def labelled(**keys: Any) -> LabelledSource:
     """A declared source of labelled sentences."""
-    made = source(**keys)
-    assert isinstance(made, LabelledSource)
-    return made
+    output = source(**keys)
+    assert isinstance(output, LabelledSource)
+    return output
 
 
 def examples(made: LabelledSource) -> list[tuple[Any, ...]]:
     """Sentences, label or score, subset and split of each example."""
     return [
-        str(one) if isinstance(one, Bad) else (one.sentences, one.label or one.score, one.subset, one.split)  # type: ignore[misc]
-        for one in made.read_labelled()
+        str(item) if isinstance(item, Bad) else (item.sentences, item.label or item.score, item.subset, item.split)  # type: ignore[misc]
+        for item in made.read_labelled()
     ]
 
 
@@ -70,10 +70,10 @@ def senteval(folder: Path) -> Path:
 
 def test_every_task_of_senteval_is_read_as_senteval_reads_it(tmp_path: Path) -> None:
     folder = str(senteval(tmp_path))
-    found = {
+    result = {
         task: examples(labelled(format="senteval", path=folder, task=task)) for task in TASKS if task[:4] != "STS1"
     }
-    assert found == {
+    assert result == {
         "STSBenchmark": [
             (("A plane.", "An air plane."), score, "", split)
             for split, score in (("train", 5.0), ("dev", 4.0), ("test", 0.5))
@@ -94,36 +94,36 @@ def test_every_task_of_senteval_is_read_as_senteval_reads_it(tmp_path: Path) -> 
 
 
 def test_pairs_without_a_score_are_left_out_and_the_others_keep_theirs(tmp_path: Path) -> None:
-    made = labelled(format="senteval", path=str(senteval(tmp_path)), task="STS12")
-    found = examples(made)
-    assert found[:2] == [(('A "MSRpar".', "B."), 5.0, "MSRpar", "test"), (("E.", "F."), 1.25, "MSRpar", "test")]
-    assert [one[2] for one in found[::2]] == STS12
-    assert [one.example_id for one in made.read_examples()][:3] == ["MSRpar-1", "MSRpar-3", "MSRvid-1"]
+    output = labelled(format="senteval", path=str(senteval(tmp_path)), task="STS12")
+    result = examples(output)
+    assert result[:2] == [(('A "MSRpar".', "B."), 5.0, "MSRpar", "test"), (("E.", "F."), 1.25, "MSRpar", "test")]
+    assert [item[2] for item in result[::2]] == STS12
+    assert [example.example_id for example in output.read_examples()][:3] == ["MSRpar-1", "MSRpar-3", "MSRvid-1"]
 
 
 def test_a_set_is_a_collection_whose_queries_are_its_positive_pairs(tmp_path: Path) -> None:
     write(tmp_path / "test.tsv", "score\tsentence1\tsentence2", "5\tA\tB", "4.9\tC\tA", "5.0\tD\tE")
-    made = labelled(format="tsv", path=f"{tmp_path}/{{split}}.tsv")
-    assert without_place(made.read_documents()) == [
+    output = labelled(format="tsv", path=f"{tmp_path}/{{split}}.tsv")
+    assert without_place(output.read_documents()) == [
         (f"test-{line}.{side}", "", text)
         for line, pair in ((2, "AB"), (3, "CA"), (4, "DE"))
         for side, text in enumerate(pair, 1)
     ]
-    asked = [
+    requests = [
         (f"test-{line}.{side}", text, [], "test")
         for line, pair in ((2, "AB"), (4, "DE"))
         for side, text in enumerate(pair, 1)
     ]
-    assert without_place(made.read_queries()) == asked
-    assert without_place(made.read_qrels())[:2] == [
+    assert without_place(output.read_queries()) == requests
+    assert without_place(output.read_qrels())[:2] == [
         ("test-2.1", "test-2.2", 1, "test"),
         ("test-2.2", "test-2.1", 1, "test"),
     ]
-    assert without_place(made.read_examples())[1] == ("test-3", "test-3.1", "test-3.2", None, 4.9, "", "test")
+    assert without_place(output.read_examples())[1] == ("test-3", "test-3.1", "test-3.2", None, 4.9, "", "test")
     (tmp_path / "out").mkdir()
-    summary = ingest(tmp_path / "out", None, source=made)
+    summary = ingest(tmp_path / "out", None, source=output)
     assert (summary["documents"], summary["queries"], summary["examples"]) == (6, {"test": 4}, {"test": 3})
-    assert [*labelled(**{**made.model_dump(), "positive": 5.5}).read_queries()] == []
+    assert [*labelled(**{**output.model_dump(), "positive": 5.5}).read_queries()] == []
 
 
 def test_tsv_files_by_split_or_without(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_bad_line_is_named_or_dropped(tmp_path: Path, lines: list[str], says: 
     if "header" not in says:
         summary = ingest(tmp_path / "out", None, source=labelled(format="tsv", path=str(path), on_bad="drop"))
         assert summary["examples"] == {"all": 1}
-        assert sum(of["count"] for of in summary["dropped"].values()) == len(lines) - 1
+        assert sum(value["count"] for value in summary["dropped"].values()) == len(lines) - 1
 
 
 @pytest.mark.parametrize(
@@ -238,10 +238,10 @@ def test_a_wrong_declaration_is_one_clear_line(tree: dict[str, Any], says: str) 
     ],
 )
 def test_real_sets(tmp_path: Path, keys: dict[str, Any], count: dict[str, int], positive: int | None) -> None:
-    made = labelled(format="tsv", **keys)
-    if made.missing():
+    output = labelled(format="tsv", **keys)
+    if output.missing():
         pytest.skip(f"{keys['path']} is not here ({os.environ.get('SPARRING_DATA') or 'SPARRING_DATA is not set'})")
-    summary = ingest(tmp_path, None, source=made)
+    summary = ingest(tmp_path, None, source=output)
     assert summary["examples"] == count
     assert positive is None or sum(summary["queries"].values()) == 2 * positive
     assert summary["dropped"] == {}

@@ -16,10 +16,10 @@ def test_six_sentences_of_a_language_are_recognised(code: str) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [("de", "en"), ("ja", "fr"), ("zh", "en"), ("th", "vi")])
 def test_languages_of_a_mixed_collection_have_their_shares(first: str, second: str) -> None:
-    found = languages_of([*TEXTS[first], *TEXTS[second][:4]])
-    assert [*found] == [first, second]
-    assert found[first] == pytest.approx(0.6, abs=0.05)
-    assert sum(found.values()) <= 1 + 1e-6
+    result = languages_of([*TEXTS[first], *TEXTS[second][:4]])
+    assert [*result] == [first, second]
+    assert result[first] == pytest.approx(0.6, abs=0.05)
+    assert sum(result.values()) <= 1 + 1e-6
 
 
 def test_a_single_text_in_another_language_is_no_second_language() -> None:

@@ -19,16 +19,22 @@ def test_every_line_that_is_not_empty_is_a_document(tmp_path: Path, packed: bool
     else:
         path.write_bytes(text)
     source = declared({"format": "lines", "path": str(path)})
-    found = [(one.doc_id, one.text) for one in source.read_documents() if isinstance(one, Document)]
-    assert found == [("1", "one"), ("3", "  two words "), ("4", "\té")]
+    result = [
+        (document.doc_id, document.text) for document in source.read_documents() if isinstance(document, Document)
+    ]
+    assert result == [("1", "one"), ("3", "  two words "), ("4", "\té")]
     assert not [*source.read_queries(), *source.read_qrels()]
 
 
 def test_a_line_that_is_not_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_bytes(b"one\n\xff\n")
-    bad = [one for one in declared({"format": "lines", "path": str(path)}).read_documents() if isinstance(one, Bad)]
-    assert [(one.reason, one.place) for one in bad] == [("text that is not UTF-8", f"{path}:2")]
+    bad = [
+        document
+        for document in declared({"format": "lines", "path": str(path)}).read_documents()
+        if isinstance(document, Bad)
+    ]
+    assert [(item.reason, item.place) for item in bad] == [("text that is not UTF-8", f"{path}:2")]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ TEXT = "Ada was born in 1815. She wrote notes. In 1843 they came out."
 
 def asked(qid: str, question: str, *spans: tuple[int, int]) -> dict[str, Any]:
     """A question of the shared task, whose answers begin and end at these places, the ends included."""
-    found = [
+    result = [
         {"text": TEXT[start : end + 1], "char_spans": [[start, end]], "token_spans": [[0, 0]]} for start, end in spans
     ]
-    answers = [one["text"] for one in found]
-    return {"qid": qid, "question": question, "answers": answers, "detected_answers": found}
+    answers = [item["text"] for item in result]
+    return {"qid": qid, "question": question, "answers": answers, "detected_answers": result}
 
 
 def sentence(questions: str, number: int, start: int, end: int) -> str:
@@ -60,20 +60,20 @@ def read(folder: Path, **keys: Any) -> Any:
 
 def test_sentences_are_cut_from_their_contexts_and_judged_by_the_answers_in_them(folder: Path) -> None:
     """In the order of their numbers. No answer of the question across two sentences lies in one."""
-    found = read(folder)
-    assert found.missing() == []
-    assert without_place(found.read_documents()) == [
+    result = read(folder)
+    assert result.missing() == []
+    assert without_place(result.read_documents()) == [
         ("SQuAD_a/b/c/_0", "", "Ada was born in 1815."),
         ("SQuAD_a/b/c/_2", "", "She wrote notes."),
         ("SQuAD_a/b/c/_10", "", "In 1843 they came out."),
         ("SQuAD_d/_0", "", "Ada was born in 1815."),
     ]
-    assert without_place(found.read_queries()) == [
+    assert without_place(result.read_queries()) == [
         ("b", "what?", ["wrote notes"], "train"),
         ("a", "when?", ["1815", "1843"], "train"),
         ("d", "who?", ["Ada"], "test"),
     ]
-    assert without_place(found.read_qrels()) == [
+    assert without_place(result.read_qrels()) == [
         ("b", "SQuAD_a/b/c/_2", 1, "train"),
         ("a", "SQuAD_a/b/c/_0", 1, "train"),
         ("a", "SQuAD_a/b/c/_10", 1, "train"),
@@ -85,7 +85,7 @@ def test_sentences_are_cut_from_their_contexts_and_judged_by_the_answers_in_them
 def test_an_answer_lies_in_a_sentence_as_a_whole(folder: Path, start: int, end: int, first: bool) -> None:
     """The sentence's last character is at 20, and the end of an answer is a part of it."""
     write(folder / "mrqa/dev/SQuAD.jsonl", json.dumps({"context": TEXT, "qas": [asked("d", "who?", (start, end))]}))
-    assert [one[0] for one in read(folder, splits={"test": "dev"}).read_qrels()] == (["d"] if first else [])
+    assert [qrel[0] for qrel in read(folder, splits={"test": "dev"}).read_qrels()] == (["d"] if first else [])
 
 
 def test_ingested_it_is_a_collection_with_splits(folder: Path, tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_ingested_it_is_a_collection_with_splits(folder: Path, tmp_path: Path) -
 
 
 def test_the_shared_tasks_files_may_be_called_otherwise(folder: Path) -> None:
-    found = read(folder, contexts="mrqa/{split}/{name}-web.jsonl", splits={"train": "train"})
-    assert list(found.files()) == ["train/SQuAD/candidates.json", "mrqa/train/SQuAD-web.jsonl"]
+    result = read(folder, contexts="mrqa/{split}/{name}-web.jsonl", splits={"train": "train"})
+    assert list(result.files()) == ["train/SQuAD/candidates.json", "mrqa/train/SQuAD-web.jsonl"]
     with pytest.raises(UserError, match=r"contexts: got 'mrqa/\{set\}'\. Use a file name in which only \{split\}"):
         read(folder, contexts="mrqa/{set}").files()
 
@@ -111,8 +111,10 @@ def test_what_does_not_fit_together_is_told_with_its_place(folder: Path) -> None
     contexts = [{"context": TEXT, "qas": [asked("d", "who?", (0, 2))]}, {"context": TEXT, "qas": [{"qid": "g"}]}]
     write(folder / "mrqa/dev/SQuAD.jsonl", *map(json.dumps, contexts))
     listed, texts = folder / "dev/SQuAD/candidates.json.gz", folder / "mrqa/dev/SQuAD.jsonl"
-    told = [str(one) for one in read(folder, splits={"test": "dev"}).read_documents() if isinstance(one, Bad)]
-    assert told == [
+    report = [
+        str(document) for document in read(folder, splits={"test": "dev"}).read_documents() if isinstance(document, Bad)
+    ]
+    assert report == [
         f"{listed}:4: wrong columns (expected candidate_id, response_start and response_end)",
         f"{texts}:1: sentence beyond its context 'SQuAD_d/_1' (it ends at 61)",
         f"{texts}:2: wrong columns (expected context and qas, with qid and detected_answers)",

@@ -9,6 +9,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.sources.reading import Item, fields, read_array, read_csv, read_lines, read_objects
 from sparring.components.sources.records import Bad
+from tests.support.errors import refused
 
 
 @pytest.mark.parametrize("chunk_chars", [1, 7, 1000])
@@ -75,7 +76,7 @@ def test_lines_keep_their_numbers(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no such file"):
+    with refused("none.txt", "missing-file"):
         list(read_lines(tmp_path / "none.txt"))
     whole = gzip.compress(b"line\n" * 1000)
     for name, raw in {"cut.gz": whole[:-20], "other.gz": b"no archive"}.items():

@@ -16,6 +16,7 @@ from sparring.components.sources.base import AnySource
 from sparring.components.sources.records import Document, Judgement, Query
 from sparring.workflows.steps.ingest import ingest
 from tests.support import toy
+from tests.support.errors import refused
 from tests.support.sources import source, without_place, write
 
 DATA = os.environ.get("SPARRING_TEST_DATA")
@@ -48,9 +49,9 @@ def cut(folder: Path, **keys: Any) -> Any:
 
 
 def test_a_candidate_is_a_sentence_in_its_document(folder: Path) -> None:
-    found = cut(folder)
+    result = cut(folder)
     whole = "Ada was born in 1815. She wrote notes in 1843! In 1815 she was small."
-    assert without_place(found.read_documents()) == [
+    assert without_place(result.read_documents()) == [
         ("d1#1", "Ada", f"Ada was born in 1815.\n{whole}"),
         ("d1#2", "Ada", f"She wrote notes in 1843!\n{whole}"),
         ("d1#3", "Ada", f"In 1815 she was small.\n{whole}"),
@@ -59,16 +60,16 @@ def test_a_candidate_is_a_sentence_in_its_document(folder: Path) -> None:
     ]
     alone = [record[2] for record in cut(folder, context="none").read_documents()]
     assert alone[1:] == ["She wrote notes in 1843!", "In 1815 she was small.", "One sentence about notes", ""]
-    assert {record.place for record in found.read_documents() if record.doc_id.startswith("d1")} == {
+    assert {record.place for record in result.read_documents() if record.doc_id.startswith("d1")} == {
         f"{folder}/corpus.jsonl:1"
     }
 
 
 def test_relevant_are_the_sentences_of_relevant_documents_that_bear_an_answer(folder: Path) -> None:
     """d1's sentence about notes is not q3's: its document is not."""
-    found = cut(folder)
-    assert list(found.read_queries()) == list(found.of.read_queries())
-    assert without_place(found.read_qrels()) == [
+    result = cut(folder)
+    assert list(result.read_queries()) == list(result.of.read_queries())
+    assert without_place(result.read_qrels()) == [
         ("q1", "d1#1", 2, "train"),
         ("q1", "d1#3", 2, "train"),
         ("q3", "d2#1", 1, "test"),
@@ -88,10 +89,10 @@ def test_what_dangles_is_named_where_it_stands(folder: Path, tmp_path: Path) -> 
     lines = ["query-id\tcorpus-id\tscore", "q1\td1\t1", "q1\td9\t1", "q9\td1\t1"]
     write(folder / "qrels/train.tsv", *lines)
     (out := tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match=r"qrels/train\.tsv:4: judgement of a missing query 'q9'"):
+    with refused("train.tsv:4", "judgement-of-a-missing-query", "'q9'"):
         ingest(out, toy.INLINE, source=cut(folder))
     summary = ingest(out, toy.INLINE, source=cut(folder, on_bad="drop"))
-    reasons = {reason: found["count"] for reason, found in summary["dropped"].items()}
+    reasons = {reason: result["count"] for reason, result in summary["dropped"].items()}
     assert reasons == {"judgement of a missing query": 1, "judgement of a missing document": 1}
 
 
@@ -126,12 +127,12 @@ def test_a_wrong_declaration_is_one_clear_line(inside: dict[str, Any], message: 
 def test_squad() -> None:
     """Nearly every question of SQuAD is answered within one sentence of its paragraph."""
     squad = {"format": "beir", "path": f"{DATA}/squad", "splits": ["dev"]}
-    found = source(format="sentences", of=squad, context="none")
-    documents = {record.doc_id: record.text for record in found.read_documents() if isinstance(record, Document)}
-    queries = {record.query_id: record.answers for record in found.read_queries() if isinstance(record, Query)}
-    qrels = [record for record in found.read_qrels() if isinstance(record, Judgement)]
+    result = source(format="sentences", of=squad, context="none")
+    documents = {record.doc_id: record.text for record in result.read_documents() if isinstance(record, Document)}
+    queries = {record.query_id: record.answers for record in result.read_queries() if isinstance(record, Query)}
+    qrels = [record for record in result.read_qrels() if isinstance(record, Judgement)]
     assert 4 * 20_958 < len(documents) < 6 * 20_958
-    assert len({one.query_id for one in qrels}) > 0.98 * len(queries)
+    assert len({qrel.query_id for qrel in qrels}) > 0.98 * len(queries)
     assert len(qrels) < 1.5 * len(queries)
-    for one in qrels[::97]:
-        assert matcher(queries[one.query_id])(normalize(documents[one.doc_id]))
+    for item in qrels[::97]:
+        assert matcher(queries[item.query_id])(normalize(documents[item.doc_id]))

@@ -28,56 +28,56 @@ def words(texts: list[str]) -> list[int]:
 
 
 def test_a_survey_is_a_naive_count(beir: Path, data: Path) -> None:
-    found = survey(source(beir), "", queries=words, documents=words)
+    result = survey(source(beir), "", queries=words, documents=words)
     documents = pq.read_table(data / "documents.parquet").to_pylist()
     queries = pq.read_table(data / "queries.parquet").to_pylist()
     qrels = [row for row in pq.read_table(data / "qrels.parquet").to_pylist() if row["relevance"] > 0]
-    assert found.documents == len(documents)
-    assert found.asked == len(queries)
+    assert result.documents == len(documents)
+    assert result.asked == len(queries)
     for split in ("train", "dev", "test"):
-        assert found.queries[split] == len({row["query_id"] for row in qrels if row["split"] == split})
-    assert found.relevant == pytest.approx(len(qrels) / len({row["query_id"] for row in qrels}), abs=0.005)
-    assert found.graded == (len({row["relevance"] for row in qrels}) > 1)
+        assert result.queries[split] == len({row["query_id"] for row in qrels if row["split"] == split})
+    assert result.relevant == pytest.approx(len(qrels) / len({row["query_id"] for row in qrels}), abs=0.005)
+    assert result.graded == (len({row["relevance"] for row in qrels}) > 1)
     lengths = [len(f"{row['title']} {row['text']}".split()) for row in documents]
-    enough = found.document_tokens or 0
+    enough = result.document_tokens or 0
     assert sum(length <= enough for length in lengths) >= 0.95 * len(lengths) > sum(n < enough for n in lengths)
 
 
 def test_splits_without_a_relevant_document_are_told_apart(beir: Path, tmp_path: Path) -> None:
-    own = shutil.copytree(beir, tmp_path / "own")
-    file = own / "qrels" / "test.tsv"
+    itself = shutil.copytree(beir, tmp_path / "own")
+    file = itself / "qrels" / "test.tsv"
     head, *rows = file.read_text().splitlines()
     file.write_text("".join(f"{line}\n" for line in [head, *(row.rpartition("\t")[0] + "\t0" for row in rows)]))
-    found = survey(source(own), "", queries=words, documents=words)
-    assert found.unjudged == ["test"]
-    assert sorted(found.queries) == ["dev", "train"]
+    result = survey(source(itself), "", queries=words, documents=words)
+    assert result.unjudged == ["test"]
+    assert sorted(result.queries) == ["dev", "train"]
 
 
 def test_judgements_without_any_query_are_refused(beir: Path, tmp_path: Path) -> None:
     """Else it would be as if nobody had asked, until the collection is read."""
-    own = shutil.copytree(beir, tmp_path / "own")
-    (own / "queries.jsonl").write_text("")
+    itself = shutil.copytree(beir, tmp_path / "own")
+    (itself / "queries.jsonl").write_text("")
     with pytest.raises(
         UserError, match=r"\.tsv:2: there is no query .*, nor any other .*There are no usable queries\.$"
     ):
-        survey(source(own), "", queries=words, documents=words)
+        survey(source(itself), "", queries=words, documents=words)
 
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_records_that_cannot_be_used_are_refused(beir: Path, tmp_path: Path, dropped: bool) -> None:
     """Else numbers would be chosen for a collection that nobody has judged. One is too many, unless bad ones are
     dropped; then there must be good ones."""
-    own = shutil.copytree(beir, tmp_path / "own")
-    for file in (own / "qrels").glob("*.tsv"):
+    itself = shutil.copytree(beir, tmp_path / "own")
+    for file in (itself / "qrels").glob("*.tsv"):
         head, *rows = file.read_text().splitlines()
         file.write_text("".join(f"{line}\n" for line in [head, *(row.rpartition("\t")[0] + "\tx" for row in rows)]))
-    told = source(own).model_copy(update={"on_bad": "drop" if dropped else "fail"})
+    report = source(itself).model_copy(update={"on_bad": "drop" if dropped else "fail"})
     ending = ". The collection has no usable judgement." if dropped else ". Fix the record, or set data.on_bad: drop."
     with pytest.raises(UserError, match=rf"\.tsv:2: relevance that is not an integer \(got 'x', .*\){ending}$"):
-        survey(told, "", queries=words, documents=words)
-    (own / "qrels" / "train.tsv").write_text((beir / "qrels" / "train.tsv").read_text())
+        survey(report, "", queries=words, documents=words)
+    (itself / "qrels" / "train.tsv").write_text((beir / "qrels" / "train.tsv").read_text())
     if dropped:
-        assert [*survey(told, "", queries=words, documents=words).queries] == ["train"]
+        assert [*survey(report, "", queries=words, documents=words).queries] == ["train"]
 
 
 def test_it_reads_the_first_documents_alone(beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +94,9 @@ def test_it_reads_the_first_documents_alone(beir: Path, monkeypatch: pytest.Monk
 
 
 def test_without_a_tokenizer_there_are_no_lengths(beir: Path) -> None:
-    found = survey(source(beir), "", queries=None, documents=words)
-    assert found.query_tokens is None
-    assert found.document_tokens
+    result = survey(source(beir), "", queries=None, documents=words)
+    assert result.query_tokens is None
+    assert result.document_tokens
 
 
 def test_tokens_are_counted_as_the_model_reads_them(encoder: Path) -> None:
@@ -112,8 +112,8 @@ def test_tokens_are_counted_as_the_model_reads_them(encoder: Path) -> None:
 
 def test_a_models_limit_is_the_least_that_its_files_name(tmp_path: Path) -> None:
     config = DualEncoderConfig(model=str(tmp_path))
-    told = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    report = {"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+    (tmp_path / "config.json").write_text(json.dumps(report))
     assert longest(config) == 512
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 256}))
     assert longest(config) == 256

@@ -30,16 +30,16 @@ def lines(path: Path, *rows: dict[str, Any]) -> None:
 
 
 def read(folder: Path, kind: str, file: str = "train.jsonl", **keys: Any) -> GroupSource:
-    found = source(format=kind, path=str(folder), groups={"train": file}, **keys)
-    assert isinstance(found, GroupSource)
-    return found
+    result = source(format=kind, path=str(folder), groups={"train": file}, **keys)
+    assert isinstance(result, GroupSource)
+    return result
 
 
 def offered(found: GroupSource) -> list[tuple[Any, ...]]:
     """What is offered to each query, by texts."""
     texts = {d.doc_id: d.text for d in found.read_documents() if isinstance(d, Document)}
-    asked = {q.query_id: q.text for q in found.read_queries() if not isinstance(q, Bad)}
-    return [(asked[g.query_id], [texts[d] for d in g.doc_ids], g.targets, g.teacher) for g in found.read_groups()]
+    requests = {q.query_id: q.text for q in found.read_queries() if not isinstance(q, Bad)}
+    return [(requests[g.query_id], [texts[d] for d in g.doc_ids], g.targets, g.teacher) for g in found.read_groups()]
 
 
 def passage(number: int, text: str, **more: Any) -> dict[str, Any]:
@@ -64,10 +64,14 @@ def test_tevatrons_older_rows_have_their_passages(tmp_path: Path) -> None:
         },
         {"query_id": "9", "query": "alone?", "positive_passages": [passage(2, ROME)], "negative_passages": None},
     )
-    found = read(tmp_path, "tevatron")
-    assert without_place(found.read_documents()) == [("1", "", PARIS), ("2", "", ROME), ("3", "", BERLIN)]
-    assert without_place(found.read_qrels()) == [("7", "1", 1, "train"), ("8", "2", 1, "train"), ("9", "2", 1, "train")]
-    assert offered(found) == [
+    result = read(tmp_path, "tevatron")
+    assert without_place(result.read_documents()) == [("1", "", PARIS), ("2", "", ROME), ("3", "", BERLIN)]
+    assert without_place(result.read_qrels()) == [
+        ("7", "1", 1, "train"),
+        ("8", "2", 1, "train"),
+        ("9", "2", 1, "train"),
+    ]
+    assert offered(result) == [
         ("where?", [PARIS, ROME, BERLIN], [1.0, 0.0, 0.0], [9.5, 1.0, -2.0]),
         ("hills?", [ROME, PARIS], [1.0, 0.0], None),
         ("alone?", [ROME], [1.0], None),
@@ -86,9 +90,9 @@ def test_tevatrons_newer_rows_have_ids_of_a_corpus(tmp_path: Path) -> None:
         },
     )
     pq.write_table(pa.table({"docid": ["1", "2", "3"], "text": [PARIS, ROME, BERLIN]}), tmp_path / "corpus.parquet")
-    found = read(tmp_path, "tevatron", corpus="corpus.parquet")
-    assert offered(found) == [("where?", [PARIS, BERLIN], [1.0, 0.0], None)]
-    assert list(found.files()) == ["train.jsonl", "corpus.parquet"]
+    result = read(tmp_path, "tevatron", corpus="corpus.parquet")
+    assert offered(result) == [("where?", [PARIS, BERLIN], [1.0, 0.0], None)]
+    assert list(result.files()) == ["train.jsonl", "corpus.parquet"]
 
 
 def test_flagembeddings_rows(tmp_path: Path) -> None:
@@ -103,16 +107,16 @@ def test_flagembeddings_rows(tmp_path: Path) -> None:
         "type": "normal",
     }
     lines(tmp_path / "train.jsonl", row, {"query": "hills?", "pos": [ROME], "neg": []})
-    found = read(tmp_path, "flagembedding")
-    assert [one.text for one in found.read_documents() if isinstance(one, Document)] == [PARIS, ROME]
-    assert offered(found) == [
+    result = read(tmp_path, "flagembedding")
+    assert [document.text for document in result.read_documents() if isinstance(document, Document)] == [PARIS, ROME]
+    assert offered(result) == [
         ("where?", [PARIS, ROME, PARIS], [1.0, 0.0, 0.0], [2.0, 0.5, 2.0]),
         ("hills?", [ROME], [1.0], None),
     ]
-    told = read(tmp_path, "flagembedding", query_instruction_format="Instruct: {}\nQuery: {}")
-    assert next(iter(told.read_queries())).text == "Instruct: Find it: \nQuery: where?"  # type: ignore[union-attr]
+    report = read(tmp_path, "flagembedding", query_instruction_format="Instruct: {}\nQuery: {}")
+    assert next(iter(report.read_queries())).text == "Instruct: Find it: \nQuery: where?"  # type: ignore[union-attr]
     (tmp_path / "array.json").write_text(json.dumps([row]))
-    assert offered(read(tmp_path, "flagembedding", "array.json")) == offered(found)[:1]
+    assert offered(read(tmp_path, "flagembedding", "array.json")) == offered(result)[:1]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +183,9 @@ WRITERS = {
 @pytest.mark.parametrize("kind", WRITERS)
 def test_what_is_written_is_read(tmp_path: Path, kind: str) -> None:
     path = WRITERS[kind](GROUPS, tmp_path, "train")
-    found = offered(read(tmp_path, kind, path.name))
+    result = offered(read(tmp_path, kind, path.name))
     first = PARIS if kind == "tevatron" else f"Paris {PARIS}"  # it alone has titles
-    assert found == [
+    assert result == [
         ("where?", [first, ROME, BERLIN], [1.0, 0.0, 0.0], [2.0, 0.5, -1.0]),
         ("hills?", [ROME, first, BERLIN], [1.0, 0.0, 0.0], [3.0, 1.5, 0.0]),
     ]
@@ -189,8 +193,8 @@ def test_what_is_written_is_read(tmp_path: Path, kind: str) -> None:
 
 def test_tevatrons_corpus_is_written_and_read(tmp_path: Path) -> None:
     tevatron.write_groups_and_corpus(GROUPS, tmp_path, "train")
-    found = read(tmp_path, "tevatron", corpus="train-corpus.jsonl")
-    assert [(asked, texts) for asked, texts, _, _ in offered(found)] == [
+    result = read(tmp_path, "tevatron", corpus="train-corpus.jsonl")
+    assert [(requests, texts) for requests, texts, _, _ in offered(result)] == [
         ("where?", [f"Paris {PARIS}", ROME, BERLIN]),
         ("hills?", [ROME, f"Paris {PARIS}", BERLIN]),
     ]
@@ -205,10 +209,10 @@ def test_the_fields_that_tevatron_and_flagembedding_read(tmp_path: Path) -> None
     row = loaded(tevatron.write_groups(GROUPS, tmp_path, "older"))[0]
     chosen = row["positive_passages"][0]
     assert (row["query"], chosen["title"] + " " + chosen["text"], chosen["score"]) == ("where?", f"Paris {PARIS}", 2.0)
-    assert [one["docid"] for one in row["negative_passages"]] == ["2", "3"]
+    assert [item["docid"] for item in row["negative_passages"]] == ["2", "3"]
     row = loaded(tevatron.write_groups_and_corpus(GROUPS, tmp_path, "newer"))[1]
     corpus = loaded(tmp_path / "newer-corpus.jsonl")
-    places = {docid: at for at, docid in enumerate(corpus.select_columns(["docid"])["docid"])}
+    places = {docid: position for position, docid in enumerate(corpus.select_columns(["docid"])["docid"])}
     assert row["query_text"] == "hills?"
     assert corpus[places[row["positive_document_ids"][0]]]["text"] == ROME
     assert corpus[places[row["negative_document_ids"][0]]]["text"] == f"Paris {PARIS}"
@@ -284,21 +288,21 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
 )
 def test_a_bad_row_is_named_once(tmp_path: Path, kind: str, row: dict[str, Any], reason: str) -> None:
     lines(tmp_path / "train.jsonl", {}, row)
-    found = read(tmp_path, kind)
-    bad = [one for one in found.read_documents() if isinstance(one, Bad)]
+    result = read(tmp_path, kind)
+    bad = [document for document in result.read_documents() if isinstance(document, Bad)]
     assert len(bad) == 2
     assert bad[1].place == f"{tmp_path}/train.jsonl:2"
     assert reason in str(bad[1])
-    assert not list(found.read_queries()) + list(found.read_qrels()) + list(found.read_groups())
+    assert not list(result.read_queries()) + list(result.read_qrels()) + list(result.read_groups())
 
 
 def test_a_split_may_have_several_files(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for number, name in enumerate(("a.jsonl", "b/1.jsonl", "b/2.jsonl")):
         lines(tmp_path / name, {"query": f"query {number}", "pos": [PARIS], "neg": [ROME]})
-    found = source(format="flagembedding", path=str(tmp_path), groups={"train": ["a.jsonl", "b/*.jsonl"]})
-    assert [one.text for one in found.read_queries()] == ["query 0", "query 1", "query 2"]  # type: ignore[union-attr]
-    assert list(found.files()) == ["a.jsonl", "b/1.jsonl", "b/2.jsonl"]
+    result = source(format="flagembedding", path=str(tmp_path), groups={"train": ["a.jsonl", "b/*.jsonl"]})
+    assert [query.text for query in result.read_queries()] == ["query 0", "query 1", "query 2"]  # type: ignore[union-attr]
+    assert list(result.files()) == ["a.jsonl", "b/1.jsonl", "b/2.jsonl"]
     with pytest.raises(UserError, match=r"/b: the folder is not a dataset of `save_to_disk`\. .* such as b/\*\.jsonl"):
         list(source(format="flagembedding", path=str(tmp_path), groups={"train": "b"}).read_queries())
     with pytest.raises(ValueError, match="at least 1 item"):
@@ -316,7 +320,7 @@ def test_an_id_with_two_texts_is_bad(tmp_path: Path) -> None:
         for i, text in enumerate([PARIS, ROME])
     ]
     lines(tmp_path / "train.jsonl", *rows)
-    (bad,) = (one for one in read(tmp_path, "tevatron").read_documents() if isinstance(one, Bad))
+    (bad,) = (document for document in read(tmp_path, "tevatron").read_documents() if isinstance(document, Bad))
     assert bad.reason == "duplicate document id"
 
 

@@ -46,20 +46,20 @@ SPLITS = {"train": ["head.train", "torso.train"], "dev": ["head.val"]}
 
 
 def test_tripclick(tmp_path: Path) -> None:
-    found = source(format="tripclick", path=str(tripclick(tmp_path)), splits=SPLITS)
-    assert found.missing() == []
-    assert without_place(found.read_documents()) == [
+    result = source(format="tripclick", path=str(tripclick(tmp_path)), splits=SPLITS)
+    assert result.missing() == []
+    assert without_place(result.read_documents()) == [
         ("283040", "First title", "BACKGROUND : one.\nTwo & <three>."),
         ("7", "", "all on one line"),
         ("8", "Only a title", ""),
     ]
-    assert without_place(found.read_queries()) == [
+    assert without_place(result.read_queries()) == [
         ("1", "asthma in children", [], "train"),
         ("2", "flu", [], "train"),
         ("3", "rare things", [], "train"),
         ("4", "gout", [], "dev"),
     ]
-    assert without_place(found.read_qrels()) == [
+    assert without_place(result.read_qrels()) == [
         ("1", "283040", 1, "train"),
         ("2", "7", 0, "train"),
         ("3", "8", 1, "train"),
@@ -69,16 +69,16 @@ def test_tripclick(tmp_path: Path) -> None:
 
 def test_labels_may_be_others_in_each_split(tmp_path: Path) -> None:
     folder = str(tripclick(tmp_path))
-    found = source(format="tripclick", path=folder, splits=SPLITS, labels={"dev": "dctr"})
-    assert without_place(found.read_qrels())[2:] == [("3", "8", 1, "train"), ("4", "8", 3, "dev")]
+    result = source(format="tripclick", path=folder, splits=SPLITS, labels={"dev": "dctr"})
+    assert without_place(result.read_qrels())[2:] == [("3", "8", 1, "train"), ("4", "8", 3, "dev")]
     every = source(format="tripclick", path=folder, splits=SPLITS, labels="dctr")
     assert [Path(path).name for path in every.missing()] == ["qrels.dctr.head.train.txt", "qrels.dctr.torso.train.txt"]
 
 
 def test_by_default_it_is_the_papers_choice(tmp_path: Path) -> None:
-    found = source(format="tripclick", path=str(tmp_path))
+    result = source(format="tripclick", path=str(tmp_path))
     names = ["head.train", "torso.train", "head.val", "head.test"]
-    assert [name for name in found.files() if name.startswith("topics")] == [f"topics/topics.{n}.txt" for n in names]
+    assert [name for name in result.files() if name.startswith("topics")] == [f"topics/topics.{n}.txt" for n in names]
 
 
 def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: P
     )
     write(folder / "topics/topics.head.val.txt", "<top>", "<num> Number: 4", "<title> gout")
     write(folder / "qrels/qrels.raw.head.val.txt", "4 8 1")
-    found = source(format="tripclick", path=str(folder), splits=SPLITS)
-    told = [
-        str(one)
-        for read in (found.read_documents, found.read_queries, found.read_qrels)
-        for one in read()
-        if isinstance(one, Bad)
+    result = source(format="tripclick", path=str(folder), splits=SPLITS)
+    report = [
+        str(item)
+        for read in (result.read_documents, result.read_queries, result.read_qrels)
+        for item in read()
+        if isinstance(item, Bad)
     ]
-    assert told == [
+    assert report == [
         f"{folder}/documents/docs_grp_01.txt.gz:1: record without an end (no </DOC>)",
         f"{folder}/documents/docs_grp_01.txt.gz:3: record without an end (no </DOC>)",
         f"{folder}/topics/topics.head.val.txt:1: record without an end (no </top>)",
@@ -110,7 +110,7 @@ def test_white_space_of_any_length_is_read_in_one_pass(tmp_path: Path) -> None:
     bad_topic = ["<top>", f"<num>{blank}4{blank}5", f"<title>{blank}a{blank}b", "</top>"]
     topic = ["<top>", f"<num> Number:{blank}6{blank}</num>", f"<title>{blank}gout{blank}</title>{blank}", "</top>"]
     write(folder / "topics/topics.head.val.txt", *bad_topic, *topic)
-    bad, found = source(format="tripclick", path=str(folder), splits={"dev": ["head.val"]}).read_queries()
+    bad, result = source(format="tripclick", path=str(folder), splits={"dev": ["head.val"]}).read_queries()
     assert isinstance(bad, Bad)
     assert bad.reason == "query id with white space"
-    assert found[:2] == ("6", "gout")
+    assert result[:2] == ("6", "gout")

@@ -26,10 +26,10 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert file.read_bytes().count(b"\n") == 6
     memory = documents.InMemory
     for read in (memory.of_folder(file, 6), memory.of_table(table), documents.InTable(table)):
-        assert [read.place(one) for one in ("no", *sorted(ROWS["doc_id"]))] == [None, *range(6)]
+        assert [read.place(item) for item in ("no", *sorted(ROWS["doc_id"]))] == [None, *range(6)]
         assert read.sorted.to_pylist() == sorted(ROWS["doc_id"])
         assert read.texts(["é", "a", "\U0001f98a", "b", "\ufffd", 'quote"']) == {
-            one: (title, text) for one, title, text in zip(*ROWS.values(), strict=True)
+            item: (title, text) for item, title, text in zip(*ROWS.values(), strict=True)
         }
         assert [ROWS["doc_id"][row] for row in read.by_id] == sorted(ROWS["doc_id"])
 

@@ -25,12 +25,13 @@ from sparring.components.models.reader_configs import ReaderConfig
 from sparring.components.retrieval import index
 from sparring.components.rng import keyed_int
 from sparring.components.systems import example
-from sparring.components.systems.config import VERSION, ExpansionStage, SystemConfig
+from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import InMemory
 from sparring.components.systems.expanding import Expander, ExpansionWriter
 from sparring.components.systems.loaded import LoadedRetriever
 from sparring.components.systems.rankings import Ranking
 from sparring.components.systems.reading import AnswerWriter
+from sparring.components.systems.stages.expansion import ExpansionStage
 from sparring.components.systems.system import LoadedSystem
 from tests.support import toy
 from tests.support.writers import architecture, write_generator
@@ -272,7 +273,7 @@ def test_a_program_reranks_two_retrievers_by_neighbours(folder: Path, capsys: py
         kept = stages if last == "fusion" else {key: stages[key] for key in (stages[last]["of"], last)}
         config = SystemConfig.model_validate({"version": VERSION, "name": "x", "documents": 14, "stages": kept})
         dense = {name: retriever for name, retriever in retrievers.items() if name in kept}
-        loaded = LoadedSystem(config, documents, lexical={}, dense=dense, rankers={})
+        loaded = LoadedSystem(config, documents, dense)
         rankings[last] = [[hit.doc_id for hit in hits] for hits in loaded.search(QUERIES, 5)]
         programs = [printed(folder, kept, query, capsys) for query in QUERIES]
         assert [[line.split("\t")[0] for line in lines if line] for lines in programs] == rankings[last]

@@ -12,9 +12,9 @@ import pytest
 from sparring.components.expansion import relevance_model
 from sparring.components.expansion.relevance_model import RelevanceConfig
 from sparring.components.rng import keyed_rng
-from sparring.components.systems.config import ExpansionStage
 from sparring.components.systems.expanding import Expander
 from sparring.components.systems.rankings import Ranking
+from sparring.components.systems.stages.expansion import ExpansionStage
 from tests.support.asked import documents
 
 QUERIES = ["who won?", "nothing", "where is it"]

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS
 from sparring.components.retrieval import quantised
-from sparring.components.systems.config import VERSION, NeighboursStage, SystemConfig
+from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.loaded import LoadedRetriever
+from sparring.components.systems.stages.neighbours import NeighboursStage
 from sparring.components.systems.system import LoadedSystem
+from tests.support.errors import refused
 
 COUNT = 30
 
@@ -27,24 +28,26 @@ class Given(Documents):
         super().__init__(pa.array([f"d{number:02d}" for number in range(COUNT)], pa.large_string()))
 
     def texts(self, ids: Any) -> dict[str, tuple[str, str]]:
-        return {one: (f"title of {one}", one) for one in ids}
+        return {item: (f"title of {item}", item) for item in ids}
 
 
 class Lists:
     """Lists that are given for each query; BM25's come later."""
 
     def __init__(self, seed: str, k: int, *, later: bool) -> None:
-        self._seed, self._k, self._later, self.asked = seed, k, later, []
+        self._seed, self._k, self._later, self.requests = seed, k, later, []
 
     def own(self, text: str) -> list[tuple[str, float]]:
         draw = random.Random(f"{self._seed} {text}")
-        found = draw.sample(range(COUNT), self._k if text != "nothing" else 0)
-        scores = sorted((float(np.float32(draw.random())) for _ in found), reverse=True)
-        return [(f"d{number:02d}", score) for number, score in zip(found, scores, strict=True)]
+        result = draw.sample(range(COUNT), self._k if text != "nothing" else 0)
+        scores = sorted((float(np.float32(draw.random())) for _ in result), reverse=True)
+        return [(f"d{number:02d}", score) for number, score in zip(result, scores, strict=True)]
 
     def __call__(self, texts: list[str], k: int, without: list[str | None]) -> Any:
-        self.asked.append(k)
-        lists = [[hit for hit in self.own(text) if hit[0] != own][:k] for text, own in zip(texts, without, strict=True)]
+        self.requests.append(k)
+        lists = [
+            [hit for hit in self.own(text) if hit[0] != itself][:k] for text, itself in zip(texts, without, strict=True)
+        ]
         return (lambda: lists) if self._later else lists
 
     def encode(self, texts: list[str]) -> list[str]:
@@ -59,7 +62,7 @@ def judge(query: str, document: str) -> float:
 
 
 def scorer(queries: list[str], documents: list[list[str]]) -> list[np.ndarray]:
-    return [np.array([judge(q, d) for d in own], np.float32) for q, own in zip(queries, documents, strict=True)]
+    return [np.array([judge(q, d) for d in itself], np.float32) for q, itself in zip(queries, documents, strict=True)]
 
 
 def system(**stages: Any) -> tuple[LoadedSystem, Lists, Lists]:
@@ -69,9 +72,7 @@ def system(**stages: Any) -> tuple[LoadedSystem, Lists, Lists]:
     loaded = LoadedSystem(
         config,
         Given(),
-        lexical={"lexical": lexical} if "lexical" in stages else {},  # type: ignore[dict-item]
-        dense={"dense": dense} if "dense" in stages else {},  # type: ignore[dict-item]
-        rankers={"ranker": scorer} if "ranker" in stages else {},  # type: ignore[dict-item]
+        {"lexical": lexical, "dense": dense, "ranker": scorer},
     )
     return loaded, lexical, dense
 
@@ -84,10 +85,10 @@ QUERIES = ["one", "two", "nothing", "three"]
 
 def naive_fusion(words: list[tuple[str, float]], near: list[tuple[str, float]]) -> list[str]:
     scores: dict[str, float] = {}
-    for own in (words, near):
-        for rank, (one, _) in enumerate(own, 1):
-            scores[one] = scores.get(one, 0) + 1 / (3 + rank)
-    return sorted(scores, key=lambda one: (-scores[one], one))[:10]
+    for itself in (words, near):
+        for rank, (first, _) in enumerate(itself, 1):
+            scores[first] = scores.get(first, 0) + 1 / (3 + rank)
+    return sorted(scores, key=lambda single: (-scores[single], single))[:10]
 
 
 @pytest.mark.parametrize("weights", [{}, {"weight": 0.5, "priors": {"dense": 2.0, "lexical": 1.0}}])
@@ -98,13 +99,13 @@ def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, Any]) -
         words, near = lexical.own(query), dense.own(query)
         order = naive_fusion(words, near)
         total = {}
-        for one in order[:6]:
-            total[one] = judge(query, one)
+        for item in order[:6]:
+            total[item] = judge(query, item)
             if weights:
                 lowest = words[-1][1] if len(words) >= LEXICAL["k"] else 0.0
-                s, b = dict(near).get(one, near[-1][1]), dict(words).get(one, lowest)
-                total[one] = 0.5 * total[one] + 2.0 * s + 1.0 * b
-        wanted = sorted(total, key=lambda one: -total[one]) + order[6:]
+                s, b = dict(near).get(item, near[-1][1]), dict(words).get(item, lowest)
+                total[item] = 0.5 * total[item] + 2.0 * s + 1.0 * b
+        wanted = sorted(total, key=lambda single: -total[single]) + order[6:]
         assert [hit.doc_id for hit in hits] == wanted
         scores = [hit.score for hit in hits]
         assert scores == sorted(scores, reverse=True)
@@ -120,18 +121,18 @@ def test_weights_without_a_fusion_rank_the_retriever_s_list() -> None:
     ranker = {"kind": "ranker", "of": "dense", "depth": 12, "weight": 0.0, "priors": {"dense": 0.0, "lexical": 1.0}}
     searching, lexical, dense = system(**BOTH, ranker=ranker)
     (hits,) = searching.search(["one"], 12)
-    near, words = [one for one, _ in dense.own("one")], dict(lexical.own("one"))
-    assert [hit.doc_id for hit in hits] == sorted(near, key=lambda one: -words.get(one, min(words.values())))
+    near, words = [item for item, _ in dense.own("one")], dict(lexical.own("one"))
+    assert [hit.doc_id for hit in hits] == sorted(near, key=lambda single: -words.get(single, min(words.values())))
 
 
 def test_two_lists_have_their_own_lengths_and_one_as_many_as_are_needed() -> None:
     searching, lexical, dense = system(**BOTH, fusion=RRF)
     searching.search(["one"], 3)
-    assert (lexical.asked, dense.asked) == ([8], [12])
+    assert (lexical.requests, dense.requests) == ([8], [12])
     searching, _, dense = system(dense=DENSE, ranker={"kind": "ranker", "of": "dense", "depth": 7})
     searching.search(["one"], 3)
     searching.search(["one"], 9)
-    assert dense.asked == [7, 9]
+    assert dense.requests == [7, 9]
 
 
 def test_no_queries_find_nothing() -> None:
@@ -140,7 +141,7 @@ def test_no_queries_find_nothing() -> None:
 
 @pytest.mark.parametrize("texts", [3, ["cats", None], [b"cats"], [["cats"]]])
 def test_what_is_no_list_of_strings_is_refused(texts: Any) -> None:
-    with pytest.raises(UserError, match="search: queries must be a string or a list of strings"):
+    with refused("search: queries", "not-text"):
         system(dense=DENSE)[0].search(texts, 5)
 
 
@@ -160,43 +161,43 @@ def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: An
     config = None if neighbours is None else NeighboursStage(of="dense", **neighbours)
 
     def retriever(rows: list[int]) -> LoadedRetriever:
-        own = vectors[rows]
+        itself = vectors[rows]
         table = pa.table({"doc_id": [names[row] for row in rows], "title": [""] * len(rows), "text": ["x"] * len(rows)})
 
-        def nearest(asked: np.ndarray, order: np.ndarray, k: int) -> Any:
-            return quantised.top_k(asked, [own], None, order, k, device="cpu", threads=1)
+        def nearest(requests: np.ndarray, order: np.ndarray, k: int) -> Any:
+            return quantised.top_k(requests, [itself], None, order, k, device="cpu", threads=1)
 
         documents = InMemory(table.cast(DOCUMENTS))
-        return LoadedRetriever(None, documents, nearest, lambda at: own[at])  # type: ignore[arg-type]
+        return LoadedRetriever(None, documents, nearest, lambda position: itself[position])  # type: ignore[arg-type]
 
     def search(rows: list[int], k: int, without: list[str | None]) -> list[Any]:
-        asked = retriever(rows)
-        found = asked.search(queries, k, without)
-        pairs = zip(queries, found, strict=True)
-        return found if config is None else [asked.by_neighbours(query, one, config) for query, one in pairs]
+        requests = retriever(rows)
+        results = requests.search(queries, k, without)
+        pairs = zip(queries, results, strict=True)
+        return results if config is None else [requests.by_neighbours(query, item, config) for query, item in pairs]
 
     every = list(range(COUNT))
-    first = [found[0][0] for found in search(every, 1, [None] * 3)]
+    first = [result[0][0] for result in search(every, 1, [None] * 3)]
     without: list[str | None] = [first[0], None, "none of these"]
     for k in (1, 5, COUNT - 1):
-        found = search(every, k, without)
+        results = search(every, k, without)
         rest = [row for row in range(COUNT) if names[row] != first[0]]
-        assert found[0] == search(rest, k, [None] * 3)[0]
-        assert found[1:] == search(every, k, [None] * 3)[1:]
+        assert results[0] == search(rest, k, [None] * 3)[0]
+        assert results[1:] == search(every, k, [None] * 3)[1:]
     everything = search(every, COUNT, without)
-    assert [len(one) for one in everything] == [COUNT - 1, COUNT, COUNT]
+    assert [len(item) for item in everything] == [COUNT - 1, COUNT, COUNT]
 
 
 @pytest.mark.parametrize("stages", [{"lexical": LEXICAL}, {"dense": DENSE}, {**BOTH, "fusion": RRF}])
 def test_what_is_left_out_is_in_no_list(stages: Any) -> None:
-    found = system(**stages)[0].search(["one"], 5)[0]
-    left = system(**stages)[0].search(["one"], 5, without=[found[0].doc_id])[0]
-    assert found[0].doc_id not in [hit.doc_id for hit in left]
-    assert len(left) == 5
+    result = system(**stages)[0].search(["one"], 5)[0]
+    rest = system(**stages)[0].search(["one"], 5, without=[result[0].doc_id])[0]
+    assert result[0].doc_id not in [hit.doc_id for hit in rest]
+    assert len(rest) == 5
 
 
 def test_a_document_is_a_query_by_its_id() -> None:
     loaded = system(dense=DENSE)[0]
     assert loaded.text_of("d03") == "title of d03 d03"
-    with pytest.raises(UserError, match=r"id: no document is called 'd99'"):
+    with refused("id", "unknown-document", "'d99'"):
         loaded.text_of("d99")

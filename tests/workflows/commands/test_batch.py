@@ -59,11 +59,11 @@ def test_each_is_run_whatever_happens_to_others(several: Place, said: Said) -> N
 
 
 def test_a_disk_that_fails_one_leaves_the_others(several: Place, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, left = RunFolder.write_plan, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+    real, rest = RunFolder.write_plan, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
 
     def write_plan(self: RunFolder) -> None:
-        if left:
-            raise left.pop()
+        if rest:
+            raise rest.pop()
         real(self)
 
     monkeypatch.setattr(RunFolder, "write_plan", write_plan)
@@ -98,5 +98,5 @@ def test_an_estimate_is_of_one(several: Place, said: Said) -> None:
 def test_configs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for name in ("t10", "t2", "t1\u00b22"):
         (tmp_path / f"{name}.yaml").touch()
-    found = named(argparse.Namespace(configs=[tmp_path]))
-    assert [path.stem for path in found] == ["t1\u00b22", "t2", "t10"]
+    result = named(argparse.Namespace(configs=[tmp_path]))
+    assert [path.stem for path in result] == ["t1\u00b22", "t2", "t10"]

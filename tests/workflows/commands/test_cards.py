@@ -23,17 +23,17 @@ def exported(played: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_card_has_metadata_and_the_measures_of_the_run(played: Place, exported: Path) -> None:
-    means = {(one["system"], one["measure"]): one for one in played.metrics()["means"]}
+    means = {(metric["system"], metric["measure"]): metric for metric in played.metrics()["means"]}
     for folder, system in (("retriever", "retriever 1"), ("ranker", "ranker over retriever 1"), ("system", "")):
         text = (exported / folder / "README.md").read_text()
-        found = ModelCard(text).data.eval_results
-        assert found, folder
-        assert {one.metric_name for one in found} == {"RR@10", "Success@5", "R@100"}
-        assert all(one.dataset_name == "toy" for one in found)
+        result = ModelCard(text).data.eval_results
+        assert result, folder
+        assert {item.metric_name for item in result} == {"RR@10", "Success@5", "R@100"}
+        assert all(item.dataset_name == "toy" for item in result)
         if system:
-            one = means[system, "RR@10"]
-            low, high = within("RR@10", one["low"], one["high"])
-            assert f"| {system} | {one['value']:.4f} ({low:.4f} to {high:.4f}) |" in text
+            item = means[system, "RR@10"]
+            low, high = within("RR@10", item["low"], item["high"])
+            assert f"| {system} | {item['value']:.4f} ({low:.4f} to {high:.4f}) |" in text
             assert "| BM25 | " in text
             assert "| start model | " in text
     assert (exported / "system/retriever/README.md").read_text() == (exported / "retriever/README.md").read_text()

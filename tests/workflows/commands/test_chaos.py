@@ -125,7 +125,7 @@ def test_nothing_is_lost(profile: dict[str, object], kills: int, tmp_path: Path,
 @pytest.mark.timeout(1800)
 def test_what_is_wrong_is_named_and_kept(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sparring.workflows.commands.chaos.first_difference", lambda store, other: "train-1/model: differs"
+        "sparring.workflows.commands.chaos.first_difference", lambda store, second: "train-1/model: differs"
     )
     cluster = tiny.write(tmp_path / "cluster.yaml", tiny.INLINE)
     with pytest.raises(SystemExit, match="1"):

@@ -86,15 +86,15 @@ def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_pat
     (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy"]}))
     for path in vectors.glob("documents-*.npy"):
         path.unlink()
-    asked = ("search", "barami", "--system", "retriever 1")
-    assert place(*asked) == 2
+    requests = ("search", "barami", "--system", "retriever 1")
+    assert place(*requests) == 2
     places = f"--store {place.store} --runs {place.runs}"
     run = f"run {place.config} --cluster {place.folder / 'inline.yaml'}"
     again = f"python -m workflows {places} {run} --until 'retriever 1 vectors'"
     assert said()[1].endswith(f"were dropped; make them again: {again}\n")
     assert place("run", "--until", "retriever 1 vectors") == 0
     assert {path.name: path.read_bytes() for path in vectors.glob("*.npy")} == before
-    assert place(*asked) == 0
+    assert place(*requests) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: P
     """Nobody can say what it uses."""
     place = played.copy(tmp_path / "clean")
     assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "data") == 0
-    other = next(folder for folder in place.runs.iterdir() if folder.name != "tiny")
-    file = other / "config.yaml"
+    second = next(folder for folder in place.runs.iterdir() if folder.name != "tiny")
+    file = second / "config.yaml"
     file.write_text(file.read_text().replace("components.losses.", "nowhere.losses."))
     before = tiny.contents(place.store)
     assert place("clean", "--whole") == 2
     error = said()[1].splitlines()[-1]
     assert error.startswith(
-        f"error: {other} may use what would be removed, and its config cannot be read; fix the config, or "
+        f"error: {second} may use what would be removed, and its config cannot be read; fix the config, or "
     )
     assert "no module 'nowhere" in error
     assert tiny.contents(place.store) == before
@@ -182,9 +182,9 @@ def test_a_run_of_another_config_is_not_taken_for_ones_own(played: Place, tmp_pa
 def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_path: Path, said: Said) -> None:
     place = played.copy(tmp_path / "clean")
     assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
-    other = next(folder for folder in place.runs.iterdir() if folder.name != "tiny")
-    used = {Path(os.readlink(link)).name for link in other.iterdir() if link.is_symlink()}
-    for link in other.iterdir():
+    second = next(folder for folder in place.runs.iterdir() if folder.name != "tiny")
+    used = {Path(os.readlink(link)).name for link in second.iterdir() if link.is_symlink()}
+    for link in second.iterdir():
         if link.is_symlink():  # as of a run that is under way
             link.unlink()
     assert place("clean", "--set", "evaluate.measures=[RR@10]") == 2
@@ -214,12 +214,12 @@ def test_what_a_finished_run_links_to_stays_whatever_its_config_builds_on_by_now
     """An experiment that another is built on may have been edited since. What is no run there is passed over."""
     place = played.copy(tmp_path / "clean")
     (place.runs / "other-against-tiny.html").write_text("a page")
-    (other := place.runs / "other").mkdir()
+    (second := place.runs / "other").mkdir()
     tree = yaml.safe_load(place.config.read_text())
-    tiny.write(other / "config.yaml", {**tree, "seeds": [9]})
-    (other / "plan.txt").write_text("")
+    tiny.write(second / "config.yaml", {**tree, "seeds": [9]})
+    (second / "plan.txt").write_text("")
     kept = place.artifact("control ance 1").resolve()
-    (other / "control").symlink_to(kept)
+    (second / "control").symlink_to(kept)
     assert place("clean", "--whole") == 0
     assert kept.is_dir()
     assert not list(place.store.glob("results-*"))
@@ -230,9 +230,9 @@ def test_a_run_that_is_under_way_is_not_removed(played: Place, tmp_path: Path, s
     place = played.copy(tmp_path / "under way")
     run = place.runs / "tiny"
     before = tiny.contents(place.store)
-    for how in ((), ("--whole",)):
+    for mode in ((), ("--whole",)):
         with at_work(run), at_work(run):
-            assert place("clean", *how) == 2
+            assert place("clean", *mode) == 2
         answer = f"error: {run}: a run is under way in it, or a service answers from it; stop it first\n"
         assert said()[1] == answer
     assert tiny.contents(place.store) == before

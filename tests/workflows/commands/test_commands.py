@@ -123,7 +123,7 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     shorter, tied = metrics["notes"]
     assert shorter == f"BM25 measures, and 13 more: {says}"
     assert re.match(r"BM25 measures, .*: For \d of 4 queries RR@10 depends on the order of documents with equal", tied)
-    assert all(one["executed"] for one in metrics["steps"])
+    assert all(metric["executed"] for metric in metrics["steps"])
     assert {row["system"] for row in metrics["rows"]} == {
         "BM25",
         "start model",
@@ -151,7 +151,7 @@ def test_a_second_run_executes_nothing_and_is_light(played: Place, tmp_path: Pat
     after = place.metrics()
     assert after["rows"] == before["rows"]
     assert after["comparisons"] == before["comparisons"]
-    assert not any(one["executed"] for one in after["steps"])
+    assert not any(item["executed"] for item in after["steps"])
     assert tiny.contents(place.store) == files
 
 
@@ -214,14 +214,14 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[1].endswith(f" is not done; run it first: {run}\n")  # the other run is not finished either
     (place.runs / "tiny" / "report.html").touch()
     assert place("show", "--json", "--set", "k=30") == 2
-    other = f"; or give another run's folder in place of the config: {place.runs}/tiny\n"
-    assert said()[1] == f"error: {place.config}: no results yet: they are made last: {run}{other}"
+    second = f"; or give another run's folder in place of the config: {place.runs}/tiny\n"
+    assert said()[1] == f"error: {place.config}: no results yet: they are made last: {run}{second}"
     assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2
-    assert said()[1].endswith(f" is not done; run it first: {run}{other}")
+    assert said()[1].endswith(f" is not done; run it first: {run}{second}")
     assert place("show", "--set", "k=30") == 0
     out = said()[0]
-    others = f"  other runs of this config, which `show` takes too:\n    {place.runs}/tiny: k="
-    assert f"resume with: {run} (and the --cluster that it had)\n{others}" in out
+    rest = f"  other runs of this config, which `show` takes too:\n    {place.runs}/tiny: k="
+    assert f"resume with: {run} (and the --cluster that it had)\n{rest}" in out
     file = place.runs / "tiny" / "config.yaml"
     whole = file.read_text()
     file.write_text("k: [")
@@ -240,10 +240,10 @@ def test_a_run_says_each_score_once_and_when_it_goes_on_once_more(
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
     assert place("run", "--until", "BM25 measures") == 0
     lines = said()[1].splitlines()
-    at = next(number for number, line in enumerate(lines) if " BM25 measures: done in " in line)
+    position = next(number for number, line in enumerate(lines) if " BM25 measures: done in " in line)
     assert "measured before:" not in lines
     (bm25,) = [line for line in lines if re.match(r"  BM25 +RR@10 [.\d]+  ", line)]
-    assert lines.index(bm25) > at
+    assert lines.index(bm25) > position
     assert place("show") == 0
     assert said()[0].splitlines()[-2:] == ["  measured:", f"  {bm25}"]
     assert place("run") == 0
@@ -253,8 +253,8 @@ def test_a_run_says_each_score_once_and_when_it_goes_on_once_more(
     assert lines.count(bm25) == 1
     assert before < next(number for number, line in enumerate(lines) if ": done in " in line)
     rows = place.metrics()["rows"]
-    told = [line.partition("  RR@10")[0].strip() for line in lines if re.match(r"  \S.* RR@10 ", line)]
-    assert sorted(told) == sorted({row["system"] for row in rows})
+    report = [line.partition("  RR@10")[0].strip() for line in lines if re.match(r"  \S.* RR@10 ", line)]
+    assert sorted(report) == sorted({row["system"] for row in rows})
     value = next(row["value"] for row in rows if (row["system"], row["measure"]) == ("BM25", "RR@10"))
     assert f"RR@10 {value:.3f}".replace(" 0.", " .") in bm25
     assert place("run") == 0
@@ -267,7 +267,7 @@ def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said:
     run = next(path for path in place.runs.iterdir() if path.name != "tiny")
     assert re.fullmatch(r"tiny-[0-9a-f]{6}", run.name)
     assert yaml.safe_load((run / "config.yaml").read_text())["evaluate"]["measures"] == ["P@1"]
-    steps = {one["function"] for one in place.metrics(run.name)["steps"] if one["executed"]}
+    steps = {metric["function"] for metric in place.metrics(run.name)["steps"] if metric["executed"]}
     # Weights of fusions are chosen by another measure, and what is fused by them is reranked.
     assert steps == {"evaluate", "fit_fusion", "fuse", "rerank", "select", "results"}
     assert f"search {place.config} \"your question\" --set 'evaluate.measures=[P@1]'\n" in said()[0]
@@ -367,25 +367,25 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
     assert not place.store.exists() or not list(place.store.iterdir())
 
 
-@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("rest", [True, False])
 def test_a_head_that_is_gone_is_told_at_once(
-    tmp_path: Path, beir: Path, encoder: Path, said: Said, monkeypatch: pytest.MonkeyPatch, left: bool
+    tmp_path: Path, beir: Path, encoder: Path, said: Said, monkeypatch: pytest.MonkeyPatch, rest: bool
 ) -> None:
     """Ray tries for minutes, and prints its log; a head that was killed leaves its address."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
-        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+        missing = f"127.0.0.1:{taken.getsockname()[1]}"
         current = tmp_path / "ray" / "ray_current_cluster"
         current.parent.mkdir()
-        current.write_text(gone)
+        current.write_text(missing)
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         monkeypatch.setattr("sparring.workflows.distributed.session.psutil.process_iter", lambda attributes: iter(()))
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
-        address = "auto" if left else gone
+        address = "auto" if rest else missing
         place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), mode="ray", address=address)
         assert place("run") == 2
-    says = f"error: cluster: address: {address}: no Ray answers there (nothing listens at {gone}: Connection refused"
-    says += f"; {current} says so, remove it); " if left else "); "
+    says = f"error: cluster: address: {address}: no Ray answers there (nothing listens at {missing}: Connection refused"
+    says += f"; {current} says so, remove it); " if rest else "); "
     assert said()[1].startswith(says)
 
 
@@ -453,24 +453,24 @@ def test_doctor_asks_for_the_bucket_of_a_store(tmp_path: Path, said: Said, monke
 def test_doctor_names_what_a_killed_run_has_left(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what a living driver has started."""
     monkeypatch.setattr("sparring.workflows.commands.doctor.CHECKS", {})
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait()
+    with subprocess.Popen([sys.executable, "-c", ""]) as missing:
+        missing.wait()
     sleep = [sys.executable, "-c", "input()"]
     with ExitStack() as stack:
-        left, other = (
+        rest, second = (
             stack.enter_context(
                 subprocess.Popen(sleep, stdin=subprocess.PIPE, env={**os.environ, leftovers.DRIVER: str(driver)})
             )
-            for driver in (gone.pid, os.getpid())
+            for driver in (missing.pid, os.getpid())
         )
-        for process in (left, other):
+        for process in (rest, second):
             stack.callback(process.kill)
         tiny.place(tmp_path / "place", {})("doctor")
         out = said()[0]
-    about = f"the run of process {gone.pid} is gone, and this is still running; end it: kill {left.pid}"
-    assert f"  left processes: {about}\n" in out
-    assert re.search(rf"^ +{left.pid}  python[\d.]*, since {time.strftime('%Y-%m-%d')} [\d:]+, \d\.\d GiB$", out, re.M)
-    assert f"kill {other.pid}" not in out
+    details = f"the run of process {missing.pid} is gone, and this is still running; end it: kill {rest.pid}"
+    assert f"  left processes: {details}\n" in out
+    assert re.search(rf"^ +{rest.pid}  python[\d.]*, since {time.strftime('%Y-%m-%d')} [\d:]+, \d\.\d GiB$", out, re.M)
+    assert f"kill {second.pid}" not in out
 
 
 def test_what_a_run_starts_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:

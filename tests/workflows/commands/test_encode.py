@@ -78,8 +78,8 @@ def test_a_run_an_exported_system_and_an_exported_model_agree(played: Place, exp
         profile = ["--cluster", str(played.folder / "inline.yaml")]
         assert main([*played.words("encode")[:4], "encode", place, str(texts), "-o", str(file), *words, *profile]) == 0
         vectors.append(np.load(file).astype(np.float32))
-    for other in vectors[1:]:
-        np.testing.assert_allclose(other, vectors[0], atol=1e-2)
+    for vector in vectors[1:]:
+        np.testing.assert_allclose(vector, vectors[0], atol=1e-2)
 
 
 @pytest.mark.parametrize(

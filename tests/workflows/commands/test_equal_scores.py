@@ -59,8 +59,10 @@ def write_collection(folder: Path) -> Path:
     (folder / "corpus.jsonl").write_text(
         "".join(json.dumps({"_id": id, "title": "", "text": text}) + "\n" for id, text in documents)
     )
-    asked = [(f"{split}-{id}", text) for split in ("dev", "test") for id, text in queries]
-    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in asked))
+    requests = [(f"{split}-{id}", text) for split in ("dev", "test") for id, text in queries]
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in requests)
+    )
     for split in ("dev", "test"):
         rows = "".join(f"{split}-{query}\t{document}\t1\n" for query, document in judged)
         (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
@@ -91,18 +93,20 @@ def test_the_measures_are_those_of_the_exported_run_files(
     rows = [row for row in run.metrics()["rows"] if row["split"] == "test"]
     assert {row["system"] for row in rows} >= set(NAMES)
     for name in NAMES:
-        own = {row["measure"]: row["value"] for row in rows if row["system"] == name}
-        found = list(ir_measures.read_trec_run(str(run_file(folder, name))))
-        assert own.keys() == set(MEASURES)
+        itself = {row["measure"]: row["value"] for row in rows if row["system"] == name}
+        result = list(ir_measures.read_trec_run(str(run_file(folder, name))))
+        assert itself.keys() == set(MEASURES)
         for measure in map(ir_measures.parse_measure, MEASURES):
             for provider in (ir_measures.pytrec_eval, ir_measures.DefaultPipeline):
                 if provider.supports(measure):
-                    assert provider.calc_aggregate([measure], qrels, found)[measure] == pytest.approx(own[str(measure)])
+                    assert provider.calc_aggregate([measure], qrels, result)[measure] == pytest.approx(
+                        itself[str(measure)]
+                    )
         said()
         words = [str(run_file(folder, name)), str(folder / "qrels.trec"), "--measures", *MEASURES]
         assert run("evaluate", *words) == 0
         printed = [line.split("\t") for line in said()[0].splitlines()[1:]]
-        assert {line[0]: float(line[1]) for line in printed} == pytest.approx(own, abs=5e-5)
+        assert {line[0]: float(line[1]) for line in printed} == pytest.approx(itself, abs=5e-5)
 
 
 def test_copies_are_in_one_order_in_every_system(exported: Callable[[str], Path]) -> None:
@@ -165,11 +169,11 @@ def test_the_exported_program_finds_what_search_finds(run: Place, exported: Call
     """For every kind of system, on odd queries: empty, without hits, with one, long, in other scripts, in syntax."""
     assert len(ODD) >= 100
     wanted = [(exported(name) / "system", ODD, 15) for name in NAMES]
-    found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
+    result = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
     programs = searching.by_examples(wanted)
-    for name, ours, theirs in zip(NAMES, found, programs, strict=True):
-        for query, one, other in zip(ODD, ours, theirs, strict=True):
-            assert one == other, (name, query[:50])
+    for name, actual, expected in zip(NAMES, result, programs, strict=True):
+        for query, single, second in zip(ODD, actual, expected, strict=True):
+            assert single == second, (name, query[:50])
 
 
 def positions(ranking: Path) -> dict[str, dict[str, int]]:
@@ -186,8 +190,8 @@ SERVED = ["BM25", "retriever", "fusion", "mixture"]
 
 @pytest.fixture(scope="module")
 def service(run: Place) -> Iterator[Served]:
-    with served(run, *(word for name in SERVED for word in ("--system", name))) as one:
-        yield one
+    with served(run, *(word for name in SERVED for word in ("--system", name))) as single:
+        yield single
 
 
 def test_the_service_finds_what_search_the_run_file_and_the_program_find(
@@ -195,14 +199,16 @@ def test_the_service_finds_what_search_the_run_file_and_the_program_find(
 ) -> None:
     """In one order, where copies have equal scores and where a fusion puts lists together."""
     rows = pq.read_table(run.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
-    asked = {row["query_id"]: row["text"] for row in rows[::3]}
-    texts = list(asked.values())
+    requests = {row["query_id"]: row["text"] for row in rows[::3]}
+    texts = list(requests.values())
     wanted = [(exported(name) / "system", texts, 10) for name in SERVED]
     searches = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
     programs = searching.by_examples(wanted)
-    for name, found, printed in zip(SERVED, searches, programs, strict=True):
+    for name, result, printed in zip(SERVED, searches, programs, strict=True):
         ranks = positions(run_file(exported("BM25"), name))
-        told = [list(ranks.get(query, {}))[:10] for query in asked]
+        report = [list(ranks.get(query, {}))[:10] for query in requests]
         answers = [[doc_id for doc_id, _ in service.ask(text, 10, name)] for text in texts]
-        assert answers == found == printed == told, name
-        assert any({f"faq-{number}", f"zz-archive-{number}"} <= set(one) for one in answers for number in range(COPIES))
+        assert answers == result == printed == report, name
+        assert any(
+            {f"faq-{number}", f"zz-archive-{number}"} <= set(answer) for answer in answers for number in range(COPIES)
+        )

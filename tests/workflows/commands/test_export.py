@@ -29,56 +29,56 @@ def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, s
         assert played("evaluate", str(ranking), str(qrels), "--measures", "RR@10", "R@100") == 0
         head, *lines = [line.split("\t") for line in said()[0].splitlines()]
         assert head == ["measure", "mean", "low", "high"]
-        means = {one["measure"]: one for one in played.metrics()["means"] if one["system"] == system}
-        ends = {name: within(name, one["low"], one["high"]) for name, one in means.items()}
+        means = {metric["measure"]: metric for metric in played.metrics()["means"] if metric["system"] == system}
+        ends = {name: within(name, item["low"], item["high"]) for name, item in means.items()}
         assert lines == [
             [name, *(f"{number:.4f}" for number in (means[name]["value"], *ends[name]))] for name in ("RR@10", "R@100")
         ]
-        theirs = ir_measures.calc_aggregate(
+        expected = ir_measures.calc_aggregate(
             [ir_measures.parse_measure("RR@10")],
             ir_measures.read_trec_qrels(str(qrels)),
             ir_measures.read_trec_run(str(ranking)),
         )
-        assert list(theirs.values()) == [pytest.approx(values[system, "RR@10"])]
+        assert list(expected.values()) == [pytest.approx(values[system, "RR@10"])]
 
 
 def test_a_retriever_that_is_not_the_systems_is_called_the_last(played: Place, tmp_path: Path, said: Said) -> None:
     """Whoever loads it alone would not get what was chosen."""
-    for name, told in {
+    for name, report in {
         "warm retriever": "(retriever 1, the last one; the system has warm retriever)",
         "BM25": "(retriever 1)",
         "retriever 1": "(retriever 1)",
     }.items():
         assert played("export", str(tmp_path / name), "--system", name) == 0
-        assert said()[0].splitlines()[0].startswith(f"{tmp_path / name}/retriever {told}: Sentence")
+        assert said()[0].splitlines()[0].startswith(f"{tmp_path / name}/retriever {report}: Sentence")
 
 
 def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Path, said: Said) -> None:
     assert played("export", str(tmp_path / "out")) == 0
     rankings, qrels = tmp_path / "out" / "rankings", str(tmp_path / "out" / "qrels.trec")
-    system, other = str(rankings / "retriever-1.trec"), str(rankings / "warm-retriever.trec")
+    system, second = str(rankings / "retriever-1.trec"), str(rankings / "warm-retriever.trec")
     said()
-    assert played("evaluate", system, qrels, "--against", other, "--measures", "RR@10") == 0
+    assert played("evaluate", system, qrels, "--against", second, "--measures", "RR@10") == 0
     head, line = [line.split("\t") for line in said()[0].splitlines()]
-    found = next(
-        one
-        for one in played.metrics()["comparisons"]
-        if one["measure"] == "RR@10" and (one["system"], one["baseline"]) == ("retriever 1", "warm retriever")
+    result = next(
+        metric
+        for metric in played.metrics()["comparisons"]
+        if metric["measure"] == "RR@10" and (metric["system"], metric["baseline"]) == ("retriever 1", "warm retriever")
     )
     assert head[-4:] == ["difference", "difference_low", "difference_high", "p"]
-    assert line[-4:-1] == [f"{found[key]:.4f}" for key in ("difference", "low", "high")]
-    assert float(line[-1]) == pytest.approx(found["p"], abs=0.02)  # by random signs of another seed
+    assert line[-4:-1] == [f"{result[key]:.4f}" for key in ("difference", "low", "high")]
+    assert float(line[-1]) == pytest.approx(result["p"], abs=0.02)  # by random signs of another seed
     assert played("evaluate", system, qrels, "--against", system, "--measures", "RR@10") == 0
     assert said()[0].splitlines()[1].split("\t")[-4:] == ["0.0000", "0.0000", "0.0000", "1.0000"]
 
 
 def test_one_query_is_compared_without_intervals(played: Place, tmp_path: Path, said: Said) -> None:
     (tmp_path / "qrels.trec").write_text("q1 0 d1 1\n")
-    run, other = tmp_path / "run.trec", tmp_path / "other.trec"
+    run, second = tmp_path / "run.trec", tmp_path / "other.trec"
     run.write_text("q1 Q0 d1 1 2.0 x\n")
-    other.write_text("q1 Q0 d2 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
+    second.write_text("q1 Q0 d2 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
     said()
-    words = ["evaluate", str(run), str(tmp_path / "qrels.trec"), "--against", str(other), "--measures", "RR@10"]
+    words = ["evaluate", str(run), str(tmp_path / "qrels.trec"), "--against", str(second), "--measures", "RR@10"]
     assert played(*words) == 0
     assert said()[0].splitlines()[1].split("\t") == ["RR@10", "1.0000", "", "", "0.5000", "", "", "1.0000"]
 
@@ -97,10 +97,10 @@ def test_evaluate_prints_columns_on_a_terminal(
 def test_evaluate_measures_on_common_queries_where_asked(played: Place, tmp_path: Path, said: Said) -> None:
     """A ranking that lacks queries is compared on those that it has."""
     (tmp_path / "qrels.trec").write_text("q1 0 d1 1\nq2 0 d2 1\nq3 0 d3 1\n")
-    one, other = tmp_path / "a.trec", tmp_path / "b.trec"
-    one.write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d1 1 2.0 x\nq2 Q0 d2 2 1.0 x\nq3 Q0 d1 1 2.0 x\n")
-    other.write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d2 1 2.0 x\nq9 Q0 d2 1 2.0 x\n")
-    command = ("evaluate", str(one), str(tmp_path / "qrels.trec"), "--measures", "RR@10", "--against", str(other))
+    first, second = tmp_path / "a.trec", tmp_path / "b.trec"
+    first.write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d1 1 2.0 x\nq2 Q0 d2 2 1.0 x\nq3 Q0 d1 1 2.0 x\n")
+    second.write_text("q1 Q0 d1 1 2.0 x\nq2 Q0 d2 1 2.0 x\nq9 Q0 d2 1 2.0 x\n")
+    command = ("evaluate", str(first), str(tmp_path / "qrels.trec"), "--measures", "RR@10", "--against", str(second))
     said()
     assert played(*command, "--common") == 0
     out, err = said()
@@ -108,10 +108,10 @@ def test_evaluate_measures_on_common_queries_where_asked(played: Place, tmp_path
     assert out.splitlines()[1].split("\t")[1::3] == ["0.7500", "-0.2500", "1.0000"]
     assert played(*command) == 0
     assert said()[0].splitlines()[1].split("\t")[1::3] == ["0.5000", "-0.1667", "1.0000"]
-    other.write_text("q3 Q0 d1 1 2.0 x\n")
-    one.write_text("q1 Q0 d1 1 2.0 x\n")
+    second.write_text("q3 Q0 d1 1 2.0 x\n")
+    first.write_text("q1 Q0 d1 1 2.0 x\n")
     assert played(*command, "--common") == 2
-    assert said()[1] == f"error: --common: no query of {command[2]} has results in {one}, {other}\n"
+    assert said()[1] == f"error: --common: no query of {command[2]} has results in {first}, {second}\n"
 
 
 def test_evaluate_says_what_has_another_name(played: Place, tmp_path: Path, said: Said) -> None:
@@ -202,13 +202,13 @@ def test_groups_are_exported_and_another_run_trains_on_them(
         "negatives": {"negatives": 2, "given": "scores"},
         "train": tiny.training(tiny.DISTILLATION),
     }
-    other = tiny.place(tmp_path / "other", tree)
-    assert other("run", "--until", "retriever") == 0
-    rows = pq.read_table(other.artifact("retriever groups") / "groups.parquet").to_pylist()
-    theirs = [json.loads(line) for line in (tmp_path / "flag/groups/judged-1.jsonl").read_text().splitlines()]
-    scores = {s for row in theirs for s in np.float32([*row["pos_scores"], *row["neg_scores"]]).tolist()}
+    second = tiny.place(tmp_path / "other", tree)
+    assert second("run", "--until", "retriever") == 0
+    rows = pq.read_table(second.artifact("retriever groups") / "groups.parquet").to_pylist()
+    expected = [json.loads(line) for line in (tmp_path / "flag/groups/judged-1.jsonl").read_text().splitlines()]
+    scores = {s for row in expected for s in np.float32([*row["pos_scores"], *row["neg_scores"]]).tolist()}
     assert {score for row in rows for score in row["teacher"]} <= scores
-    assert len(lines(other.artifact("retriever"))) == 3
+    assert len(lines(second.artifact("retriever"))) == 3
 
 
 def test_a_run_without_groups_exports_none(tmp_path: Path, beir: Path, encoder: Path, said: Said) -> None:

@@ -78,10 +78,10 @@ WEIGHTS = {"weight": 0.5, "priors": {"dense": 3.0, "lexical": 0.25}}
 def test_a_system_finds_what_the_run_found(run: Place, exported: Callable[[str], Path]) -> None:
     queries = asked(run)
     answers = searching.by_systems([(exported(name) / "system", list(queries.values()), 10) for name in NAMES])
-    for name, found in zip(NAMES, answers, strict=True):
-        own = ranked(run, LABELS.get(name, name))
-        for query, hits in zip(queries, found, strict=True):
-            wanted = own.get(query, [])[:10]
+    for name, result in zip(NAMES, answers, strict=True):
+        itself = ranked(run, LABELS.get(name, name))
+        for query, hits in zip(queries, result, strict=True):
+            wanted = itself.get(query, [])[:10]
             assert [hit["doc_id"] for hit in hits] == [doc_id for doc_id, _ in wanted], name
             assert [hit["score"] for hit in hits] == pytest.approx([score for _, score in wanted], abs=1e-4)
 
@@ -89,9 +89,9 @@ def test_a_system_finds_what_the_run_found(run: Place, exported: Callable[[str],
 def test_its_vectors_are_those_of_the_run(run: Place, exported: Callable[[str], Path]) -> None:
     """To the last bit, in the order of the documents."""
     folder, vectors = exported("retriever") / "system", run.artifact("retriever vectors")
-    own = np.concatenate([np.load(vectors / name) for name in json.loads((vectors / "documents.json").read_text())])
+    itself = np.concatenate([np.load(vectors / name) for name in json.loads((vectors / "documents.json").read_text())])
     index = faiss.read_index(str(folder / "index.faiss"))
-    assert np.array_equal(index.reconstruct_n(0, index.ntotal), own)
+    assert np.array_equal(index.reconstruct_n(0, index.ntotal), itself)
     ids = [json.loads(line)["_id"] for line in (folder / "documents.jsonl").read_text().splitlines()]
     assert ids == pq.read_table(run.artifact("data") / "documents.parquet")["doc_id"].to_pylist()
 
@@ -131,10 +131,10 @@ def test_its_program_finds_the_same_with_the_border_s_own_tools(
     folders += [exported(name) / "system" for name in NAMES]
     queries = [" ".join([text] * 3) for text in list(asked(run).values())[:2]]
     wanted = [(folder, queries, 12) for folder in folders]
-    found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
-    assert searching.by_examples(wanted) == found
+    result = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
+    assert searching.by_examples(wanted) == result
     same = 2  # a ranker twice, and over the same documents in the order of neighbours
-    assert len({str(lists) for lists in found}) == len(found) - same
+    assert len({str(lists) for lists in result}) == len(result) - same
     for folder in folders:
         stages = json.loads((folder / "system.json").read_text())["stages"]
         assert lines_of_code((folder / "example.py").read_text()) <= 12 + 14 * len(stages)
@@ -177,7 +177,7 @@ def test_the_system_of_an_export_is_the_best_on_dev_unless_named(
 ) -> None:
     for place in (run, played):
         candidates = json.loads((place.artifact("selection") / "selection.json").read_text())["candidates"]
-        name = max(candidates, key=lambda one: one["value"])["system"]
+        name = max(candidates, key=lambda single: single["value"])["system"]
         to = tmp_path / name
         assert place("export", str(to)) == 0
         assert f'{to}/system ({name}): python -m workflows search {shlex.quote(f"{to}/system")} "QUERY"' in said()[0]
@@ -187,10 +187,10 @@ def test_the_system_of_an_export_is_the_best_on_dev_unless_named(
 def test_the_best_that_cannot_be_exported_is_passed_over(run: Place, tmp_path: Path) -> None:
     place = run.copy(tmp_path / "copy")
     path = place.artifact("selection") / "selection.json"
-    made = json.loads(path.read_text())
-    for one in made["candidates"]:
-        one["value"] = {deployed.COMPUTED: 3.0, "retriever": 2.0}.get(one["system"], 0.0)
-    path.write_text(json.dumps(made))
+    output = json.loads(path.read_text())
+    for item in output["candidates"]:
+        item["value"] = {deployed.COMPUTED: 3.0, "retriever": 2.0}.get(item["system"], 0.0)
+    path.write_text(json.dumps(output))
     assert place("export", str(tmp_path / "out")) == 0
     assert json.loads((tmp_path / "out" / "system" / "system.json").read_text())["name"] == "retriever"
 
@@ -316,15 +316,15 @@ def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str]
 
 
 def test_a_folder_of_other_documents(run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said) -> None:
-    folder, other = changed(exported("retriever") / "system", tmp_path / "a", documents=39), tmp_path / "b"
+    folder, second = changed(exported("retriever") / "system", tmp_path / "a", documents=39), tmp_path / "b"
     said()
     assert search(run, folder, "bara") == 2
     counted = "40 documents, and the system has 39; export the system again"
     assert said()[1] == f"error: {folder}/documents.jsonl: {counted}\n"
-    shutil.copytree(exported("retriever") / "system", other)
-    faiss.write_index(faiss.IndexFlatIP(8), str(other / "index.faiss"))
-    assert search(run, other, "bara") == 2
-    assert said()[1].startswith(f"error: {other}/index.faiss: 0 vectors, and the system has 40 documents")
+    shutil.copytree(exported("retriever") / "system", second)
+    faiss.write_index(faiss.IndexFlatIP(8), str(second / "index.faiss"))
+    assert search(run, second, "bara") == 2
+    assert said()[1].startswith(f"error: {second}/index.faiss: 0 vectors, and the system has 40 documents")
 
 
 def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
@@ -339,11 +339,11 @@ def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
         to = tmp_path / name
         assert place("export", str(to), "--system", name) == 0
         assert faiss.extract_index_ivf(faiss.read_index(str(to / "system" / "index.faiss"))).nprobe == 3
-        system, own = LoadedSystem.load(str(to / "system"), threads=1), ranked(place, label)
+        system, itself = LoadedSystem.load(str(to / "system"), threads=1), ranked(place, label)
         for query, text in list(asked(place).items())[:4]:
             hits = system.search([text], 20)[0]
-            assert [hit.doc_id for hit in hits] == [doc_id for doc_id, _ in own[query]]
-            assert [hit.score for hit in hits] == pytest.approx([score for _, score in own[query]], abs=1e-5)
+            assert [hit.doc_id for hit in hits] == [doc_id for doc_id, _ in itself[query]]
+            assert [hit.score for hit in hits] == pytest.approx([score for _, score in itself[query]], abs=1e-5)
         wanted = [(to / "system", list(asked(place).values())[:2], 12)]
         (lists,) = searching.by_systems(wanted)
         assert searching.by_examples(wanted) == [[[hit["doc_id"] for hit in hits] for hits in lists]]

@@ -47,8 +47,8 @@ def test_another_engines_results_are_left_out(tmp_path: Path, monkeypatch: pytes
     write(tmp_path / "own" / "articles.csv", "article no,body", *(f"KB{d},{text}" for d, text in DOCUMENTS))
     opened = (f"{text},KBd{n // 2},me" for n, (_, text, _) in enumerate(QUERIES))
     write(tmp_path / "own" / "searches.csv", "search,opened,team", *opened)
-    found = ({"query": text, "results": [{"article": "KBd0", "score": 0.5}]} for _, text, _ in QUERIES)
-    jsonl(tmp_path / "own" / "results.jsonl", *found)
+    result = ({"query": text, "results": [{"article": "KBd0", "score": 0.5}]} for _, text, _ in QUERIES)
+    jsonl(tmp_path / "own" / "results.jsonl", *result)
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "not used: results.jsonl: columns query, results\n" in out
@@ -95,8 +95,8 @@ def tevatron(folder: Path) -> None:
     for split in ("train", "test"):
         rows = (
             {"query_id": q, "query_text": text, "positive_document_ids": [f"d{q[1:]}"], "negative_document_ids": ["d0"]}
-            for q, text, own in QUERIES
-            if own == split
+            for q, text, itself in QUERIES
+            if itself == split
         )
         jsonl(folder / f"{split}.jsonl", *rows)
 
@@ -105,22 +105,31 @@ def passages(folder: Path) -> None:
     """Tevatron's older rows."""
     listed = [{"docid": d, "title": "", "text": text} for d, text in DOCUMENTS]
     rows = (
-        {"query_id": q, "query": text, "positive_passages": [listed[at]], "negative_passages": [listed[at - 1]]}
-        for at, (q, text, _) in enumerate(QUERIES)
+        {
+            "query_id": q,
+            "query": text,
+            "positive_passages": [listed[position]],
+            "negative_passages": [listed[position - 1]],
+        }
+        for position, (q, text, _) in enumerate(QUERIES)
     )
     jsonl(folder / "train.jsonl", *rows)
 
 
 def flagembedding(folder: Path) -> None:
     texts = [text for _, text in DOCUMENTS]
-    rows = ({"query": text, "pos": [texts[at]], "neg": [texts[at - 1]]} for at, (_, text, _) in enumerate(QUERIES))
+    rows = (
+        {"query": text, "pos": [texts[position]], "neg": [texts[position - 1]]}
+        for position, (_, text, _) in enumerate(QUERIES)
+    )
     jsonl(folder / "groups.jsonl", *rows)
 
 
 def triplets(folder: Path) -> None:
     texts = [text for _, text in DOCUMENTS]
     rows = (
-        {"anchor": text, "positive": texts[at], "negative": texts[at - 1]} for at, (_, text, _) in enumerate(QUERIES)
+        {"anchor": text, "positive": texts[position], "negative": texts[position - 1]}
+        for position, (_, text, _) in enumerate(QUERIES)
     )
     jsonl(folder / "triplets.jsonl", *rows)
 
@@ -157,7 +166,7 @@ FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "name", "splits"), FORMATS, ids=[one[0].__name__ for one in FORMATS])
+@pytest.mark.parametrize(("made", "name", "splits"), FORMATS, ids=[item[0].__name__ for item in FORMATS])
 def test_what_it_writes_can_be_planned(
     made: Callable[[Path], None],
     name: str,
@@ -183,7 +192,7 @@ def test_what_it_writes_can_be_planned(
     tree = yaml.safe_load(Path("my-collection.yaml").read_text())
     assert tree["recipe"] == "adapt"
     assert tree["data"]["format"] == name
-    assert all(" text number " in f" {one.text}" for one in declared(tree["data"]).read_documents())
+    assert all(" text number " in f" {document.text}" for document in declared(tree["data"]).read_documents())
     assert {line[0] for line in Path("my-collection.yaml").read_text().splitlines()} == {"#", "r", "d", " "}
     assert main(["plan", "my-collection.yaml"]) == 0
     planned = said()[0]
@@ -254,7 +263,7 @@ def test_a_table_that_cannot_be_read_is_not_passed_over(
     """Where documents lack queries, which may be in it; not beside a whole collection."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
-    write(tmp_path / "own/documents.csv", "doc_id,title,text", *(f"{one},,{text}" for one, text in DOCUMENTS))
+    write(tmp_path / "own/documents.csv", "doc_id,title,text", *(f"{item},,{text}" for item, text in DOCUMENTS))
     (tmp_path / "own" / name).write_bytes(content)
     assert main(["init", "own"]) == 2
     error = said()[1]
@@ -272,8 +281,10 @@ def test_questions_with_several_rows_are_one_query_each(
     """A ticket that two notes solved; a number of a row would be another query, perhaps of another split."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
-    write(tmp_path / "own/notes.csv", "ref,body", *(f"n-{at},{NOTE} {at}" for at in range(6)))
-    rows = [(f"c-{at}", f"what is wrong with {at}?", f"n-{at + more}") for at in range(4) for more in (0, 1)]
+    write(tmp_path / "own/notes.csv", "ref,body", *(f"n-{number},{NOTE} {number}" for number in range(6)))
+    rows = [
+        (f"c-{number}", f"what is wrong with {number}?", f"n-{number + more}") for number in range(4) for more in (0, 1)
+    ]
     names = ("call", "floor", "said", "solved_with")
     calls = (dict(zip(names, (call, "2", text, note), strict=True)) for call, text, note in rows)
     write(tmp_path / "own/calls.jsonl", *map(json.dumps, calls))
@@ -291,9 +302,9 @@ def test_a_row_without_its_id_does_not_hide_the_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    notes: list[dict[str, Any]] = [{"ref": f"n-{at}", "body": f"{NOTE} {at}"} for at in range(40)]
+    notes: list[dict[str, Any]] = [{"ref": f"n-{number}", "body": f"{NOTE} {number}"} for number in range(40)]
     calls: list[dict[str, Any]] = [
-        {"call": at, "said": f"what is wrong with {at}?", "solved_with": f"n-{at}"} for at in range(30)
+        {"call": number, "said": f"what is wrong with {number}?", "solved_with": f"n-{number}"} for number in range(30)
     ]
     notes[35]["rf"] = notes[35].pop("ref")
     jsonl(tmp_path / "own/notes.jsonl", *notes)
@@ -311,9 +322,10 @@ def test_relevances_in_the_table_of_queries_are_read(
 ) -> None:
     """A 0 says that the document named is wrong; what is called so and has no relevances is another column."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "own/notes.csv", "ref,body", *(f"n-{at},{NOTE} {at}" for at in range(40)))
+    write(tmp_path / "own/notes.csv", "ref,body", *(f"n-{number},{NOTE} {number}" for number in range(40)))
     calls: list[dict[str, Any]] = [
-        {"call": f"c{at}", "said": f"what is wrong with {at}?", name: at % 3, "note": f"n-{at}"} for at in range(30)
+        {"call": f"c{number}", "said": f"what is wrong with {number}?", name: number % 3, "note": f"n-{number}"}
+        for number in range(30)
     ]
     jsonl(tmp_path / "own/calls.jsonl", *calls)
     assert main(["init", "own"]) == 0
@@ -361,10 +373,7 @@ def test_a_column_that_may_say_what_is_not_relevant_is_told(
     rows = (f"{q},d{q[1:]},{'yn'[i % 2]},{i % 3},0" for i, (q, _, _) in enumerate(QUERIES))
     write(tmp_path / "own/qrels.csv", "query_id,doc_id,verdict,stars,iteration", *rows)
     assert main(["init", "own"]) == 0
-    assert (
-        "qrels.csv: not read: verdict, stars\n  if one of these says how relevant a document is: `relevance: THEIRS` "
-        "under `qrels` of `columns`"
-    ) in said()[0]
+    assert "qrels.csv: not read: verdict, stars\n  if an unread column holds relevance grades, set " in said()[0]
 
 
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
@@ -550,7 +559,10 @@ def test_queries_that_are_documents_are_told_of_until_somebody_decides(
         for side in ("pro", "con")
     ]
     jsonl(tmp_path / "own" / "corpus.jsonl", *documents)
-    jsonl(tmp_path / "own" / "queries.jsonl", *({"_id": names.format(n), "text": one} for n, one in enumerate(texts)))
+    jsonl(
+        tmp_path / "own" / "queries.jsonl",
+        *({"_id": names.format(n), "text": item} for n, item in enumerate(texts)),
+    )
     judged = (f"{names.format(n)}\targ{n}-con\t1" for n in range(20))
     write(tmp_path / "own" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", *judged)
     assert main(["init", "own"]) == 0

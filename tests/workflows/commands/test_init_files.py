@@ -90,16 +90,16 @@ def test_documents_in_several_files_are_one_collection(
 def test_how_to_count_words_of_judgements_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     """A question a row and no ids; what is not said is not guessed."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "mine" / "notes.csv", "ref,body", *(f"n{at},{NOTE} {at}" for at in range(4)))
-    rows = [(f"what of {at}?", f"n{at + more}", ("a bit", "yes")[more]) for at in range(3) for more in (0, 1)]
+    write(tmp_path / "mine" / "notes.csv", "ref,body", *(f"n{number},{NOTE} {number}" for number in range(4)))
+    rows = [
+        (f"what of {number}?", f"n{number + more}", ("a bit", "yes")[more]) for number in range(3) for more in (0, 1)
+    ]
     write(tmp_path / "mine" / "asked.csv", "ask,by,useful", *(",".join(row) for row in rows))
     assert main(["init", "mine"]) == 0
     out = said()[0]
     assert "3 queries: " in out
     assert "queries are numbered by row; to name one: " in out
-    assert (
-        "  if one of these says how relevant a document is: `relevance: THEIRS` under `qrels` of `columns`, no " in out
-    )
+    assert "  if an unread column holds relevance grades, set `columns: {qrels: {relevance: COLUMN}}`" in out
     text = Path("mine.yaml").read_text().replace("graded: false", "grades: {a bit: 1, 'yes': 2}")
     Path("mine.yaml").write_text(text.replace("qrels: {doc_id: by}", "qrels: {doc_id: by, relevance: useful}"))
     assert main(["plan", "mine.yaml"]) == 0
@@ -123,8 +123,8 @@ def test_splits_of_training_data_may_lie_in_one_folder(
     """As the hub's data sets have them, perhaps in parts."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine" / "data").mkdir(parents=True)
-    for at, name in enumerate(names):
-        row = {"anchor": [f"what of {at}?"], "positive": [f"text {at}"], "negative": ["no"]}
+    for position, name in enumerate(names):
+        row = {"anchor": [f"what of {position}?"], "positive": [f"text {position}"], "negative": ["no"]}
         pq.write_table(pa.table(row), tmp_path / "mine" / "data" / f"{name}.parquet")
     assert main(["init", "mine"]) == 0
     out = said()[0]
@@ -233,17 +233,17 @@ def test_negatives_of_sentence_transformers_are_known_by_their_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, row: dict[str, Any], keys: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = (json.loads(json.dumps(row).replace("{}", str(at))) for at in range(4))
+    rows = (json.loads(json.dumps(row).replace("{}", str(number))) for number in range(4))
     jsonl(tmp_path / "mine" / "train.jsonl", *rows)
     assert main(["init", "mine"]) == 0
     assert "split train: 4 queries, 4 with a relevant document, 4 judgements" in said()[0]
     data = yaml.safe_load(Path("mine.yaml").read_text())["data"]
     assert data == {"format": "sentence_transformers", "path": "mine", "groups": {"train": "train.jsonl"}, **keys}
-    found = declared(data)
-    texts = {one.doc_id: one.text for one in found.read_documents()}
-    given = [[texts[one] for one in group.doc_ids] for group in found.read_groups()]
-    assert [one[:2] for one in given] == [[f"right {at}", f"wrong {at}"] for at in range(4)]
-    assert {len(one) for one in given} == {3 if "negative_2" in row else 2}
+    result = declared(data)
+    texts = {document.doc_id: document.text for document in result.read_documents()}
+    inputs = [[texts[doc_id] for doc_id in group.doc_ids] for group in result.read_groups()]
+    assert [item[:2] for item in inputs] == [[f"right {number}", f"wrong {number}"] for number in range(4)]
+    assert {len(item) for item in inputs} == {3 if "negative_2" in row else 2}
 
 
 def test_what_the_reader_of_negatives_cannot_read_is_pairs(
@@ -251,10 +251,15 @@ def test_what_the_reader_of_negatives_cannot_read_is_pairs(
 ) -> None:
     """Triplets in a .csv, and labels that are topics."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "triplets" / "train.csv", "anchor,positive,negative", *(f"{at}?,yes,no" for at in range(4)))
+    write(
+        tmp_path / "triplets" / "train.csv", "anchor,positive,negative", *(f"{number}?,yes,no" for number in range(4))
+    )
     assert main(["init", "triplets"]) == 0
     assert "train.csv: not read: negative\n" in said()[0]
-    jsonl(tmp_path / "faq" / "faq.jsonl", *({"question": f"{at}?", "answer": "A", "labels": ["a"]} for at in range(4)))
+    jsonl(
+        tmp_path / "faq" / "faq.jsonl",
+        *({"question": f"{number}?", "answer": "A", "labels": ["a"]} for number in range(4)),
+    )
     assert main(["init", "faq"]) == 0
     assert "split train: 4 queries, 4 with" in said()[0]
     assert yaml.safe_load(Path("faq.yaml").read_text())["data"]["paired"] is True
@@ -272,8 +277,8 @@ def test_tables_without_headers_are_not_recognised(
     assert main(["init", "own"]) == 2
     assert "  collection.tsv: columns d0, text number 0 says something: none that is known\n" in said()[1]
     for role in ("queries", "qrels"):
-        of = next((tmp_path / "own").glob(f"{role}.t*"))
-        of.rename(tmp_path / "own" / f"{role}.train.tsv")
+        subject = next((tmp_path / "own").glob(f"{role}.t*"))
+        subject.rename(tmp_path / "own" / f"{role}.train.tsv")
     assert main(["init", "own"]) == 0
     assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
 
@@ -309,8 +314,8 @@ def test_files_that_a_layout_does_not_use_are_listed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(beir, tmp_path / "own")
-    for at in range(7):
-        write(tmp_path / "own" / f"{at}.png", "")
+    for number in range(7):
+        write(tmp_path / "own" / f"{number}.png", "")
     assert main(["init", "own"]) == 0
     assert re.findall("not used.*", said()[0]) == ["not used: 0.png, 1.png, 2.png, 3.png, 4.png and 2 more"]
 
@@ -329,9 +334,9 @@ def test_texts_titles_and_times_that_match_are_no_judgements(
     write(
         tmp_path / "own" / "docs.csv",
         docs,
-        *(",".join(cell).replace("{}", "{0}").replace("{:", "{0:").format(at) for at in range(10, 30)),
+        *(",".join(cell).replace("{}", "{0}").replace("{:", "{0:").format(number) for number in range(10, 30)),
     )
-    write(tmp_path / "own" / "asked.csv", asked, *(f"how {at}?," + form.format(at) for at in range(10, 30)))
+    write(tmp_path / "own" / "asked.csv", asked, *(f"how {number}?," + form.format(number) for number in range(10, 30)))
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "20 documents" in out
@@ -345,8 +350,8 @@ def test_a_click_logs_time_is_no_query_id(
 ) -> None:
     """The columns of ids are named, and what comes next works."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "own" / "docs.csv", "id,body", *(f"KB-{at},body {at} is long" for at in range(10, 30)))
-    rows = [f"{when.format(at)},{'' if at == 12 else f'how {at}?'},KB-{at}" for at in range(10, 30)]
+    write(tmp_path / "own" / "docs.csv", "id,body", *(f"KB-{number},body {number} is long" for number in range(10, 30)))
+    rows = [f"{when.format(number)},{'' if number == 12 else f'how {number}?'},KB-{number}" for number in range(10, 30)]
     write(tmp_path / "own" / "clicks.csv", "ts,query,clicked_id", *rows)
     assert main(["init", "own"]) == 0
     out = said()[0]
@@ -364,10 +369,13 @@ def test_ids_in_another_unicode_form_are_read_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ours, text, docs = ("_id", "text", "corpus") if kind == "beir" else ("doc_id", "text", "docs")
-    jsonl(tmp_path / "own" / f"{docs}.jsonl", *({ours: f"cafe\u0301-{at}", text: f"body {at}"} for at in range(12)))
-    asked = {"query_id": "q1", "question": "what?"} if kind == "tables" else {"_id": "q1", "text": "what?"}
-    jsonl(tmp_path / "own" / "queries.jsonl", asked)
+    actual, text, docs = ("_id", "text", "corpus") if kind == "beir" else ("doc_id", "text", "docs")
+    jsonl(
+        tmp_path / "own" / f"{docs}.jsonl",
+        *({actual: f"cafe\u0301-{number}", text: f"body {number}"} for number in range(12)),
+    )
+    requests = {"query_id": "q1", "question": "what?"} if kind == "tables" else {"_id": "q1", "text": "what?"}
+    jsonl(tmp_path / "own" / "queries.jsonl", requests)
     judged = tmp_path / "own" / ("qrels/test.tsv" if kind == "beir" else "qrels.tsv")
     write(
         judged, "query-id\tcorpus-id\tscore" if kind == "beir" else "query_id\tdoc_id\trelevance", "q1\tcaf\u00e9-3\t1"

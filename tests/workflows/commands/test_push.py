@@ -65,17 +65,17 @@ def test_a_branch_is_made_where_it_is_asked_for(server: Hub, folder: Path) -> No
 
 
 def test_a_repository_with_other_content_is_left_alone(server: Hub, folder: Path, said: Said) -> None:
-    theirs = {
+    expected = {
         "main": {".gitattributes": b"", "README.md": b"", "pytorch_model.bin": b"x", "a": b"", "b": b"", "c": b""}
     }
-    server.repositories["me/other"] = {"main": dict(theirs["main"])}
+    server.repositories["me/other"] = {"main": dict(expected["main"])}
     for words in ([], ["--revision", "v2"]):
         assert main(["push", str(folder), "me/other", *words]) == 2
         assert said()[1] == (
             "error: me/other: exists with other content (a, b, c and 1 more); accepted: a new name, an empty "
             "repository, or one that this command has filled\n"
         )
-    assert server.repositories["me/other"] == theirs
+    assert server.repositories["me/other"] == expected
     server.repositories["me/new"] = {"main": {".gitattributes": b"", "README.md": b"# Empty"}}
     assert main(["push", str(folder), "me/new"]) == 0
     assert server.repositories["me/new"]["main"]["README.md"] == (folder / "README.md").read_bytes()

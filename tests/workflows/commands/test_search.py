@@ -51,9 +51,9 @@ def test_a_blank_question_is_refused(played: Place, said: Said, blank: str) -> N
 
 def test_a_document_in_the_querys_place_is_left_out(played: Place, said: Said) -> None:
     assert played("search", "--id", "d3", "-k", "40", *RETRIEVER) == 0
-    found = [hit[-1] for hit in HIT.findall(said()[0])]
-    assert len(set(found)) == 39
-    assert "d3" not in found
+    result = [hit[-1] for hit in HIT.findall(said()[0])]
+    assert len(set(result)) == 39
+    assert "d3" not in result
     assert played("search", "--id", "no", *RETRIEVER) == 2
     assert said()[1] == "error: id: no document is called 'no'; accepted: the id of a document\n"
     for words in ([], ["barami", "--id", "d3"]):
@@ -101,8 +101,8 @@ def test_of_a_run_that_is_not_finished_what_was_measured_is_asked(
 ) -> None:
     """By `serve` too: the last retriever, reordered where that was measured."""
     outcome = loading.read(played.config, [], played.runs).outcome
-    absent = [outcome.results, *(outcome.ranked[one].ranking for one in missing)]
-    monkeypatch.setattr(Store, "is_done", lambda store, node: not any(node is one for one in absent))
+    absent = [outcome.results, *(outcome.ranked[item].ranking for item in missing)]
+    monkeypatch.setattr(Store, "is_done", lambda store, node: not any(node is item for item in absent))
     system = deployable.asked(outcome, Store(played.store))
     assert (system and system.name) == name
 

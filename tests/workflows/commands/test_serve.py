@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,9 +199,10 @@ def test_a_cluster_that_serves_already_is_left_alone(monkeypatch: pytest.MonkeyP
     """Before Ray Serve is even imported."""
     util = SimpleNamespace(list_named_actors=lambda all_namespaces: [deployment.CONTROLLER])
     monkeypatch.setattr(deployment, "ray_session", lambda _: SimpleNamespace(util=util))
-    service = SimpleNamespace(served=SimpleNamespace(models={"cuda": False}))
+    joined: Any = SimpleNamespace(cluster=Cluster(address="head:6379"))
+    service: Any = None
     with pytest.raises(UserError, match="cluster: address: head:6379: Ray Serve runs there already, and this service "):
-        deployment.run(service, Cluster(address="head:6379"), ready=lambda: None)  # type: ignore[arg-type]
+        deployment.run(service, joined, ready=lambda: None)
 
 
 def test_why_a_service_does_not_start() -> None:
@@ -314,61 +317,86 @@ def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) ->
         page.wait("document.title.startsWith('barami')")
 
 
-@pytest.mark.slow
-def test_with_ray_serve(place: Place, service: Served, tmp_path: Path) -> None:
-    """The same answers from a replica of Ray Serve, which ends with Ctrl-C and leaves no file."""
-    other = place.copy(tmp_path / "copy")
-    tiny.write(other.folder / "inline.yaml", {"mode": "ray", "device": "cpu"})
-    # Ray Serve itself uses what pydantic will drop.
-    with served(other, "--system", "retriever 1", "--system", "BM25", warnings="ignore") as one:
-        assert (other.runs / "tiny" / running.FILE).exists()
-        assert [named["name"] for named in one.get("/systems")["systems"]] == ["retriever 1", "BM25"]
-        for name in ("retriever 1", "BM25"):
-            assert one.ask("barami comi", 5, name) == service.ask("barami comi", 5, name)
-        status, rest = one.stop()
-    assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
-    assert not (other.runs / "tiny" / running.FILE).exists()
-
-
-@pytest.mark.slow
-def test_with_ray_serve_a_damaged_model_is_one_line(place: Place, tmp_path: Path) -> None:
-    """The replica that opens it says so to the command; Serve by itself names no reason."""
-    other = place.copy(tmp_path / "copy")
-    tiny.write(other.folder / "inline.yaml", {"mode": "ray", "device": "cpu"})
-    [file] = (other.artifact("retriever 1") / "model").rglob("*.safetensors")
-    os.truncate(file, file.stat().st_size // 2)
-    command = [sys.executable, "-m", "workflows", *other.words("serve", "--port", "0", "--system", "retriever 1")]
-    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.splitlines()[-1].partition(str(file))[0]) == (2, "error: ")
-
-
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
-print(Cluster(initialize_head=True, head_node_args={"num_cpus": 2}).address, flush=True)
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+cluster.add_node(num_cpus=2)
+print(cluster.address, flush=True)
 sys.stdin.readline()
 """
 
 
-@pytest.mark.slow
-def test_a_second_service_on_a_cluster_is_refused(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would have taken the first one's place, token and all; the end of the first ends Ray Serve there."""
+@pytest.fixture
+def joined(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A copy of the run whose profile joins a Ray cluster of two nodes."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    other, (first, second) = place.copy(tmp_path / "copy"), ("retriever 1", "BM25")
+    other = place.copy(tmp_path / "copy")
     with subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True) as head:
         assert head.stdout is not None
         profile = {"mode": "ray", "device": "cpu", "address": head.stdout.readline().strip()}
         tiny.write(other.folder / "inline.yaml", profile)
-        again = [sys.executable, "-m", "workflows", *other.words("serve", "--port", "0", "--system", second)]
-        with served(other, "--system", first, warnings="ignore") as one:
-            done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 2
-            assert done.stderr.splitlines()[-1].startswith(f"error: cluster: address: {profile['address']}: Ray Serve ")
-            assert [named["name"] for named in one.get("/systems")["systems"]] == [first]
-            status, rest = one.stop()
-        assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
-        with served(other, "--system", second, warnings="ignore") as one:
-            assert [named["name"] for named in one.get("/systems")["systems"]] == [second]
+        yield other
         head.communicate("\n")
+
+
+@pytest.mark.slow
+def test_ray_serve_on_a_cluster_answers_as_one_process(place: Place, service: Served, joined: Place) -> None:
+    """Replicas start while requests wait, share marks and metrics, and end with Ctrl-C."""
+    # Ray Serve itself uses what pydantic will drop.
+    with served(joined, "--system", "retriever 1", "--system", "BM25", warnings="ignore") as many:
+        assert (joined.runs / "tiny" / running.FILE).exists()
+        assert [named["name"] for named in many.get("/systems")["systems"]] == ["retriever 1", "BM25"]
+        with ThreadPoolExecutor(64) as pool:
+            asked, end = 0, time.monotonic() + 120
+            wanted = dict(service.ask("barami comi", 5, "retriever 1"))
+            while len(replicas()) < 2:  # Ray Serve starts another while requests wait
+                assert time.monotonic() < end
+                answers = pool.map(lambda number: many.ask("barami comi", 5, "retriever 1"), range(512))
+                for answer in answers:  # queries that are encoded together round differently
+                    assert dict(answer) == pytest.approx(wanted, abs=1e-2)
+                asked += 512
+        assert many.ask("barami comi", 5, "BM25") == service.ask("barami comi", 5, "BM25")
+        document = many.ask("barami comi", 1, "BM25")[0][0]
+        mark = {"query": "barami comi", "doc_id": document, "relevant": True}
+        many.post("/marks", mark)
+        for _ in range(20):  # whichever replica answers
+            assert many.get("/marks") == [mark]
+        metrics = many.text("/metrics")
+        assert re.search(r'^sparring_queries_total\{system="retriever 1"\} (\S+)$', metrics, re.M)[1] == f"{asked:.1f}"
+        status, rest = many.stop()
+    assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
+    assert not (joined.runs / "tiny" / running.FILE).exists()
+    assert json.loads((joined.runs / "tiny" / "marks.jsonl").read_text())["doc_id"] == document
+
+
+def replicas() -> list[psutil.Process]:
+    """List the processes of Ray Serve's replicas."""
+    processes = psutil.process_iter(["cmdline"])
+    return [process for process in processes if "ServeReplica:sparring" in " ".join(process.info["cmdline"] or [])]
+
+
+@pytest.mark.slow
+def test_a_replica_reports_a_damaged_model_in_one_line(joined: Place) -> None:
+    """Ray Serve by itself gives no reason."""
+    [file] = (joined.artifact("retriever 1") / "model").rglob("*.safetensors")
+    os.truncate(file, file.stat().st_size // 2)
+    command = [sys.executable, "-m", "workflows", *joined.words("serve", "--port", "0", "--system", "retriever 1")]
+    done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1].partition(str(file))[0]) == (2, "error: ")
+
+
+@pytest.mark.slow
+def test_a_second_service_on_a_cluster_is_refused(joined: Place) -> None:
+    """The second service would take the place of the first one. The end of the first ends Ray Serve there."""
+    first, second = "retriever 1", "BM25"
+    again = [sys.executable, "-m", "workflows", *joined.words("serve", "--port", "0", "--system", second)]
+    with served(joined, "--system", first, warnings="ignore") as earlier:
+        done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "Ray Serve runs there already" in done.stderr.splitlines()[-1]
+        assert [named["name"] for named in earlier.get("/systems")["systems"]] == [first]
+        status, rest = earlier.stop()
+    assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
+    with served(joined, "--system", second, warnings="ignore") as later:
+        assert [named["name"] for named in later.get("/systems")["systems"]] == [second]

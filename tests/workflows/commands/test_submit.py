@@ -97,9 +97,9 @@ def test_a_proxy_that_stands_before_an_address_is_named(
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
         assert submitted(place, address="http://127.0.0.1:8265") == 2
-        said = capsys.readouterr().err
-        assert said.endswith(" It was asked through the proxy in http_proxy; without it: export no_proxy=127.0.0.1\n")
-        assert "swordfish" not in said
+        text = capsys.readouterr().err
+        assert text.endswith(" It was asked through the proxy in http_proxy; without it: export no_proxy=127.0.0.1\n")
+        assert "swordfish" not in text
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         assert submitted(place, address=NOBODY) == 2
         assert "proxy" not in capsys.readouterr().err
@@ -108,9 +108,9 @@ def test_a_proxy_that_stands_before_an_address_is_named(
 def test_a_password_in_an_address_is_not_repeated(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     for address in ("http://me:swordfish@127.0.0.1:8265", "http://me:swordfish@[::1"):
         assert submitted(place, address=address) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("error: --address: holds more than a host and a port")
-        assert "swordfish" not in said
+        text = capsys.readouterr().err
+        assert text.startswith("error: --address: holds more than a host and a port")
+        assert "swordfish" not in text
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_a_job_server_that_asks_for_a_token(
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     address = answering(status, "Unauthorized")
     assert submitted(place, address=address) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: --address {address}: the cluster asks for a token; set RAY_AUTH_MODE=token, and ")
-    assert said.count("\n") == 1
+    text = capsys.readouterr().err
+    assert text.startswith(f"error: --address {address}: the cluster asks for a token; set RAY_AUTH_MODE=token, and ")
+    assert text.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_a_mistake_is_found_before_anything_is_sent(
     place: Place, capsys: pytest.CaptureFixture[str], words: list[str], says: str
 ) -> None:
     assert submitted(place, *words) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert "--address" not in said
+    text = capsys.readouterr().err
+    assert says in text
+    assert "--address" not in text
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_a_tuning_is_sent_as_a_run_is(
 ) -> None:
     """The section goes along, and the job is the command; what is wrong with it sends nothing."""
     tree = read_yaml(place.config)
-    asked = {"measure": "RR@10", "systems": ["retriever"], "space": {"train.learning_rate": {"grid": [1e-3, 1e-4]}}}
-    tiny.write(place.config, {**tree, "tune": asked})
+    requests = {"measure": "RR@10", "systems": ["retriever"], "space": {"train.learning_rate": {"grid": [1e-3, 1e-4]}}}
+    tiny.write(place.config, {**tree, "tune": requests})
     sections: list[Any] = []
 
     def submit_job(*, entrypoint: str, runtime_env: dict[str, Any], **_: Any) -> str:
@@ -259,7 +259,7 @@ def test_a_tuning_is_sent_as_a_run_is(
     profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
     words = ["--no-wait", "--cluster", str(profile), *(["--tune"] if tune else [])]
     assert submitted(place, *words) == 0
-    assert sections == ["tune" if tune else "run", asked]
+    assert sections == ["tune" if tune else "run", requests]
     assert capsys.readouterr().err == f"job job was sent; Ray's dashboard: {NOBODY}\n"
     if tune:
         assert submitted(place, *words, "--set", "tune.split=test") == 2
@@ -296,25 +296,25 @@ def test_a_model_at_a_relative_path_is_named(
     relative = encoder.name if here else "./nowhere"
     assert submitted(place, "--no-wait", "--set", f"retriever.model={relative}") == 0
     assert capsys.readouterr().err.startswith(f"note: {relative}: the job looks for it in its own folder")
-    for known in (encoder, "package:nowhere", "someone/nowhere"):
+    for existing in (encoder, "package:nowhere", "someone/nowhere"):
         served.jobs.clear()
-        assert submitted(place, "--no-wait", "--set", f"retriever.model={known}") == 0
+        assert submitted(place, "--no-wait", "--set", f"retriever.model={existing}") == 0
         assert capsys.readouterr().err.startswith("job ")
 
 
 @pytest.fixture
 def packages(served: Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], Any]]:
     """The words of each job that is sent, and the profile in its package."""
-    found: list[tuple[list[str], Any]] = []
+    result: list[tuple[list[str], Any]] = []
 
     def submit_job(*, entrypoint: str, runtime_env: dict[str, Any], **_: Any) -> str:
-        found.append(
+        result.append(
             (shlex.split(entrypoint), read_yaml(Path(runtime_env["working_dir"]) / "sparring" / job_package.PROFILE))
         )
         return "job"
 
     monkeypatch.setattr(served, "submit_job", submit_job)
-    return found
+    return result
 
 
 def test_without_a_profile_a_job_uses_whatever_the_cluster_has(
@@ -363,11 +363,11 @@ def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
     words = ["--store", store or place.where, "--runs", str(place.runs), "submit", str(place.config)]
     words += ["--address", NOBODY, "--cluster", str(profile), *(["--tune"] if tune else [])]
     assert tiny.main([*words, "--set", "evaluate.measures=[RR@10]"]) == 0
-    said = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out.splitlines()
     job = served.jobs[0].submission_id
-    assert said[0] == "a line of its log"
+    assert text[0] == "a line of its log"
     run = loading.read(place.config, ["evaluate.measures=[RR@10]"], place.runs).run
-    assert said[-1] == f"job {job}: done in 2.0 s; {report.format(run=run, config=place.config)}"
+    assert text[-1] == f"job {job}: done in 2.0 s; {report.format(run=run, config=place.config)}"
 
 
 def test_a_repeated_command_says_that_another_was_sent(

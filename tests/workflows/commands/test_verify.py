@@ -88,16 +88,16 @@ def test_a_file_that_cannot_be_read_is_named(place: Place, said: Said, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "how"),
+    ("name", "text", "mode"),
     [(DIGESTS, None, "is not there"), (DIGESTS, "", "has changed"), (RECORD, "x", "has changed")],
 )
-def test_digests_and_records_are_verified_too(place: Place, said: Said, name: str, text: str | None, how: str) -> None:
+def test_digests_and_records_are_verified_too(place: Place, said: Said, name: str, text: str | None, mode: str) -> None:
     vectors = place.artifact("start vectors")
     (vectors / name).unlink()
     if text is not None:
         (vectors / name).write_text(text)
     assert place("verify", "--remove") == 0
-    assert said()[0].splitlines()[0] == f"  start vectors: {vectors}/{name} {how}"
+    assert said()[0].splitlines()[0] == f"  start vectors: {vectors}/{name} {mode}"
     assert not vectors.exists()
 
 

@@ -73,8 +73,8 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
         "  [collection] data  (process 7 on here)" in watch.view(experiment, store, waiting, "do it again").splitlines()
     )
     rows = [Row(node, None, seconds=60.0, spread=(0.5, 2.0)) for node in waiting]
-    here = site(Cluster(), tmp_path)
-    run_time.write_estimate(experiment.run, Estimate(rows, here, Rates(here)))
+    folder = site(Cluster(), tmp_path)
+    run_time.write_estimate(experiment.run, Estimate(rows, folder, Rates(folder)))
     first = watch.view(experiment, store, waiting, "do it again").splitlines()[0]
     assert first == f"tiny: 0 of {whole} steps done, {whole} to run, {between(30.0 * whole, 120.0 * whole)} left"
     with Progress(store.path(busy), 200, "texts") as counted:
@@ -93,13 +93,13 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     store.path(training).mkdir()
     with Progress(store.path(training), 30, "updates") as counted:
         counted.set_done(15)
-    told = f"  stopped: {training.label} at 15/30 updates; "
+    report = f"  stopped: {training.label} at 15/30 updates; "
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
-    assert f"{told}no checkpoint was saved yet: it begins anew" in lines
+    assert f"{report}no checkpoint was saved yet: it begins anew" in lines
     for update in (4, 12):
         (store.path(training) / "checkpoints" / f"update-{update:06d}").mkdir(parents=True)
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
-    assert f"{told}it goes on from update 12" in lines
+    assert f"{report}it goes on from update 12" in lines
 
 
 def test_a_view_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.distributed import limits, machine, nodes, shards, worker_group
+from sparring.workflows.distributed import limits, machine, nodes, ray_map, worker_group
 from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.shards import map_shards, row_shards
@@ -49,7 +49,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
 
     def begin(*nodes: dict[str, float]) -> Ray:
         ray = Ray(*nodes)
-        for module in (machine, shards, worker_group):
+        for module in (machine, ray_map, worker_group):
             monkeypatch.setattr(module, "ray_session", lambda cluster, **_: ray)
         return ray
 
@@ -203,11 +203,7 @@ def test_a_machine_stays_as_it_was_found(lost: Machine) -> None:
         lost.gpus = 0.0  # type: ignore[misc]
 
 
-def test_a_step_whose_gpus_are_gone_fails_instead_of_using_cpus(
-    lost: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = SimpleNamespace(context=SimpleNamespace(), map_batches=lambda **_: None)
-    monkeypatch.setattr("ray.data.from_blocks", lambda blocks: dataset)
+def test_a_step_whose_gpus_are_gone_fails_instead_of_using_cpus(lost: Machine, tmp_path: Path) -> None:
     says = r"the cluster has lost GPUs that this step needs, and none came back in 0 s \(wait_seconds in the profile\)"
     pool, work = lost.cluster.map, row_shards(4, 1, "{}.npy")
     with pytest.raises(RuntimeError, match=says):

@@ -10,7 +10,7 @@ import pytest
 
 from sparring.components import timing
 from sparring.workflows.distributed import resources
-from sparring.workflows.distributed.resources import Resources, driver_lock, reserve
+from sparring.workflows.distributed.resources import Resources, driver_lock, keep_warm, reserve
 
 TOTAL = Resources(cpus=4, gpus=1)
 
@@ -21,6 +21,7 @@ def nothing_stays_reserved() -> Iterator[None]:
     assert resources._reserved == []
     assert resources._waiting == []
     assert not resources._driver.locked()
+    resources.forget_warm()
 
 
 class Request(threading.Thread):
@@ -125,3 +126,39 @@ def test_waiting_for_processors_counts_as_waiting() -> None:
     first.finish()
     second.finish()
     assert timing.seconds_by_kind(second.noted)["waiting"] > 0.05
+
+
+# What is kept warm
+
+
+def warm(name: str, holds: Resources, ended: list[str], kind: str = "gpu") -> None:
+    keep_warm(kind, name, holds, lambda: ended.append(name))
+
+
+def test_the_next_request_of_a_kind_gets_what_is_warm() -> None:
+    ended: list[str] = []
+    for name in ("first", "second", "third"):
+        warm(name, Resources(gpus=0.25), ended)
+    with reserve(Resources(gpus=0.5), TOTAL, kind="gpu", most=2) as things:
+        assert things == ["first", "second"]
+    with reserve(Resources(gpus=0.5), TOTAL, kind="gpu", most=2) as things:
+        assert things == ["third"]
+    with reserve(Resources(gpus=0.5), TOTAL, kind="gpu", most=2) as things:
+        assert things == []
+    assert ended == []
+
+
+def test_what_is_warm_ends_when_another_kind_needs_its_processors() -> None:
+    """The oldest first, and no more than is needed."""
+    ended: list[str] = []
+    for name in ("first", "second", "third", "fourth"):
+        warm(name, Resources(gpus=0.25), ended)
+    warm("holds nothing", Resources(), ended)
+    with reserve(Resources(cpus=4), TOTAL, kind="training") as things:
+        assert (things, ended) == ([], [])
+    with reserve(Resources(gpus=0.5), TOTAL, kind="training") as things:
+        assert (things, ended) == ([], ["first", "second"])
+    with reserve(TOTAL, TOTAL) as things:
+        assert (things, ended) == ([], ["first", "second", "third", "fourth"])
+    with reserve(Resources(), TOTAL, kind="gpu", most=9) as things:
+        assert things == ["holds nothing"]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import pytest
 
 from sparring.components import timing
 from sparring.components.config import UserError
-from sparring.workflows.distributed import shard_worker, shards
+from sparring.workflows.distributed import ray_map, shard_worker, shards
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.running.executor import execute
 from sparring.workflows.store import attempts
 from sparring.workflows.store.dag import StepFailed, step
+from sparring.workflows.store.progress import Progress
 from sparring.workflows.store.store import Store
 from tests.support import workers
 from tests.support.tiny import ROOT
@@ -122,25 +124,67 @@ def test_a_shard_may_be_a_directory(out: Path) -> None:
     assert (out / "part-1" / "file").exists()
 
 
-def test_a_process_keeps_its_worker_for_one_map_or_until_it_is_idle(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Built for the first shard, kept for the next, closed when another map's shard comes or none comes for a while."""
-    monkeypatch.setattr(shard_worker, "IDLE_SECONDS", 600.0)
+def test_a_process_keeps_its_worker_until_its_map_is_over(out: Path) -> None:
     out.mkdir()
     closed = out.parent / "log"
     arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(closed)}}
-    resident = shard_worker._Resident()
+    process = shard_worker.MapProcess(None)
     first, second, third = pieces(3)
-    resident.fill(first.file, first.task, arguments, "a map")
-    filler = resident._filler
-    resident.fill(second.file, second.task, arguments, "a map")
-    assert resident._filler is filler
+    process.begin("a map", arguments)
+    process.fill("a map", first.file, first.task)
+    filler = process._filler
+    process.fill("a map", second.file, second.task)
+    assert process._filler is filler
     assert "closed" not in closed.read_text()
-    monkeypatch.setattr(shard_worker, "IDLE_SECONDS", 0.05)
-    resident.fill(third.file, third.task, arguments, "another map")
-    assert closed.read_text().splitlines()[2] == "closed"
-    while closed.read_text().count("closed") < 2:
-        time.sleep(0.01)
-    assert resident._filler is None
+    process.finish("a map")
+    assert closed.read_text().splitlines()[-1] == "closed"
+    assert process._filler is None
+    process.begin("another map", arguments)
+    assert process.fill("another map", third.file, third.task).failure == ""
+    process.finish("another map")
+    assert closed.read_text().count("closed") == 2
+    process.finish("a third map")
+    process.begin("a third map", arguments)  # its answer came too late: other processes have finished the map
+    assert process._filler is None
+
+
+def test_a_process_fills_no_further_shard_after_a_failure(out: Path) -> None:
+    out.mkdir()
+    arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
+    process = shard_worker.MapProcess(None)
+    first, second = pieces(2, s0={"fail": True})
+    process.begin("a map", arguments)
+    assert "the text cannot be read" in process.fill("a map", first.file, first.task).failure
+    assert process.fill("a map", second.file, second.task).skipped
+    assert not (out / second.file).exists()
+    process.begin("the map again", arguments)
+    assert process.fill("the map again", first.file, first.task).failure == ""
+
+
+def test_a_process_on_a_gpu_reads_the_next_shard_while_it_computes(out: Path) -> None:
+    """In the process's other threads. The first shard waits until the second one has been read, and the second one
+    does not compute before the first one is done."""
+    out.mkdir()
+    process = shard_worker.MapProcess(None)
+    constructor = {"log": str(out.parent / "log")}
+    process.begin("a map", {"worker": workers.Preparing, "out": out, "threads": 1, "constructor": constructor})
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(process.fill, "a map", "part-0", {"number": 0, "until": str(out.parent / "read-1")})
+        while not (out.parent / "began-0").exists():
+            time.sleep(0.01)
+        second = threads.submit(process.fill, "a map", "part-1", {"number": 1})
+    assert first.result().failure == second.result().failure == ""
+    assert log(out) == ["0", "1"]
+    assert json.loads((out / "part-1").read_text())["text"] == "text 1"
+
+
+def test_progress_moves_within_a_shard(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(Progress, "_write", lambda self: seen.append(self._done))
+    monkeypatch.setattr(Progress, "_written", -1e9, raising=False)
+    run(out, pieces(2), worker=workers.Advancing)
+    assert [done for done in (5, 15) if done in seen] == [5, 15]
+    assert seen[-1] == 20
 
 
 def test_counts_of_workers_are_added_up(out: Path) -> None:
@@ -197,19 +241,6 @@ def test_a_map_that_is_killed_has_kept_the_time_of_its_shards(out: Path) -> None
     assert run(out, pieces(4, s2={"die": True}), worker=workers.Counting) == {"texts": 40.0}
 
 
-@pytest.mark.parametrize(("count", "workers", "most"), [(52, 2, 8), (7, 3, 8), (1, 4, 8), (1000, 16, 8), (52, 2, 1)])
-def test_batches_get_shorter_towards_the_end(count: int, workers: int, most: int) -> None:
-    """Every item once and in order; a batch is at most half of a worker's part of the rest, unless it is a single item;
-    the last ones are single, so that no worker waits long for another at the end."""
-    batches = shards.cut_batches(list(range(count)), workers, most)
-    sizes = [len(batch) for batch in batches]
-    assert [item for batch in batches for item in batch] == list(range(count))
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == min(most, -(-count // (2 * workers)))
-    assert all(size == 1 or 2 * workers * (size - 1) < sum(sizes[i:]) for i, size in enumerate(sizes))
-    assert sizes[-workers:] == [1] * min(workers, count)
-
-
 # Through Ray
 
 
@@ -221,23 +252,35 @@ def test_through_ray_counts_and_times_come_back(ray: Machine, tmp_path: Path) ->
     assert spent["start"] > 0
 
 
+def processes(out: Path) -> set[str]:
+    """The processes that did shards."""
+    lines = (out.parent / "log").read_text().splitlines()
+    return {line.split()[1] for line in lines if line != "closed"}
+
+
 def test_through_ray_processes_stay_for_the_next_step(ray: Machine, tmp_path: Path) -> None:
-    for name in ("one", "other"):
+    """With another worker, and another number of threads too."""
+    slow = {f"s{n}": {"seconds": 0.5} for n in range(4)}
+    for name, worker in (("one", workers.Noter), ("other", workers.Counting)):
         (tmp_path / name).mkdir()
-        run(tmp_path / name / "out", pieces(4, **{f"s{n}": {"seconds": 0.5} for n in range(4)}), ray)
-    first, second = ((tmp_path / name / "log").read_text().splitlines() for name in ("one", "other"))
-    processes = [{line.split()[1] for line in lines if line != "closed"} for lines in (first, second)]
-    assert processes[0] & processes[1]
+        run(tmp_path / name / "out", pieces(4, **slow), ray, worker)
+    first, second = (processes(tmp_path / name / "out") for name in ("one", "other"))
+    assert len(second) == 2
+    assert second <= first | second
+    assert len(first | second) == 2
 
 
-@pytest.mark.usefixtures("ray")  # which says what the node is called
-def test_the_actor_for_gpus_does_the_same(out: Path) -> None:
-    out.mkdir()
-    arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
-    batch = {"file": ["part-7"], "size": [10], "task": ['{"number": 7}']}
-    (done,) = shard_worker.FillOnGPU(filler=arguments, map_id="a map")(batch)
-    assert (done["size"], done["mistake"], done["failure"]) == ([10], [""], [""])
-    assert json.loads((out / "part-7").read_text())["number"] == 7
+def test_through_ray_progress_moves_within_a_shard(ray: Machine, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shard ends when the driver has seen the half of it."""
+    seen = out.parent / "seen"
+    monkeypatch.setattr(ray_map, "LOOK_SECONDS", 0.05)
+    done = shards.Progress.set_done
+    monkeypatch.setattr(
+        shards.Progress, "set_done", lambda self, count: (seen.touch() if count == 5 else None, done(self, count))
+    )
+    run(out, pieces(1, s0={"until": str(seen)}), ray, workers.Advancing)
+    assert progress(out)["done"] == 10
+    assert not list(out.glob(".*"))
 
 
 def mapping(out: Path, machine: Any, *, special: dict[str, Any], worker: str) -> dict[str, float]:
@@ -246,8 +289,7 @@ def mapping(out: Path, machine: Any, *, special: dict[str, Any], worker: str) ->
 
 
 def test_through_ray_every_shard_is_done_once_though_a_worker_is_killed(ray: Machine, out: Path) -> None:
-    """The shard of the killed process, the second of a batch of three, starts again in another process, and the first
-    does not; the workers use this checkout's code."""
+    """The shards of the killed process start again in another process; the workers use this checkout's code."""
     run(out, pieces(12, s1={"die": True}), ray, words="hello")
     assert (out.parent / "died").exists()
     assert sorted(log(out), key=int) == [str(n) for n in range(12)]
@@ -275,25 +317,27 @@ def test_through_ray_an_error_is_one_clear_line(ray: Machine, tmp_path: Path) ->
 
 
 def test_through_ray_no_shard_starts_after_a_failure(ray: Machine, out: Path) -> None:
-    """Neither the rest of the failed shard's batch, nor that of the other process."""
+    """Neither the shard that the failed process has got ahead, nor those that wait."""
+    slow = {f"s{n}": {"seconds": 0.5} for n in range(1, 24)}
     with pytest.raises(RuntimeError, match="the text cannot be read") as caught:
-        run(out, pieces(24, s0={"fail": True}, **{f"s{n}": {"seconds": 0.5} for n in range(6, 24)}), ray)
+        run(out, pieces(24, s0={"fail": True}, **slow), ray)
     made: set[Path] = set()
     while (now := set(out.glob("part-*"))) != made:  # until nothing comes any more
         made = now
         time.sleep(2)
-    assert not made & {out / f"part-{n}" for n in range(6)}
-    assert len(made) < 18
+    assert out / "part-0" not in made
+    assert len(made) <= 2
     del caught  # it has kept all frames until here, so that the garbage collector ended nothing
 
 
 def test_through_ray_each_shard_is_reported_at_once(ray: Machine, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only when its batch or another shard is done: the first one ends last but one, and the second one, which
-    follows in the same process, waits for the report of the first."""
+    """Not only when another shard is done: the first one ends last but one, and the second one waits for the report of
+    the third."""
     reported = out.parent / "reported"
-    monkeypatch.setattr(shards.Progress, "add", lambda self, count: reported.touch() if count == 1 else None)
-    first, *others = pieces(6, s0={"until": str(out / "part-5"), "seconds": 2}, s1={"until": str(reported)})
-    run(out, [first._replace(size=1), *others], ray)
+    monkeypatch.setattr(attempts, "KEEP_SECONDS", -1.0)
+    monkeypatch.setattr(attempts, "keep", lambda *_, **__: reported.touch())
+    run(out, pieces(6, s0={"until": str(out / "part-5")}, s1={"until": str(out / "part-2"), "seconds": 0.0}), ray)
+    assert reported.exists()
     assert sorted(log(out)) == ["0", "1", "2", "3", "4", "5"]
 
 

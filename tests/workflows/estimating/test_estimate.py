@@ -7,7 +7,8 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,12 +26,14 @@ from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.estimating import run_time, work
 from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import Estimate, estimate, works
+from sparring.workflows.estimating.rates import Rates
 from sparring.workflows.estimating.site import site
-from sparring.workflows.estimating.sizes import UNKNOWN, Collection, Groups, Model
+from sparring.workflows.estimating.sizes import UNKNOWN, Collection, Groups, Model, Vectors
 from sparring.workflows.estimating.work import Work, work_of
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.forecast import Forecast
-from sparring.workflows.store.dag import function_name, graph
+from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.store.dag import Step, function_name, graph
 from sparring.workflows.store.store import Store
 from tests.support import tiny, toy
 from tests.support.profiles import profile
@@ -288,7 +291,10 @@ def test_workers_that_cannot_share_a_batch_are_refused(
 
 
 def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encoder: Path, said: tiny.Said) -> None:
-    for batch, warnings in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
+    for batch, warnings in (
+        (16, []),
+        (40, ["a batch of 40 is larger than the 16 training queries, so a query repeats up to 3 times"]),
+    ):
         tree = tiny.dpr(beir, encoder)
         tree["train"] |= {"batch": batch}
         experiment = loading.read(tiny.write(tmp_path / "large.yaml", tree), [], tmp_path / "runs")
@@ -345,3 +351,20 @@ def test_price_and_hardware_are_execution() -> None:
     assert json.loads(Cluster(price_per_hour=3.0).model_dump_json())["price_per_hour"] == 3.0
     with pytest.raises(ValueError, match="price_per_hour"):
         Cluster(price_per_hour=-1)
+
+
+def test_rankings_are_written_by_workers_without_gpus() -> None:
+    """They share what is merged and written. The products are divided among the GPUs."""
+    hardware = {"nodes": 4, "cores": 96, "memory_gb": 1000, "disk_gb": 1000, "gpus": 8}
+    place = site(Cluster.model_validate({"hardware": hardware}), Path())
+    rates, node, seconds = Rates(place), cast(Step, SimpleNamespace(function=search)), []
+    for k in (200, 200, 1000):  # the first of all also starts Ray
+        vectors = {"vectors": Vectors(8_841_823, 768, 2), "queries": Vectors(502_939, 768, 2)}
+        data = replace(DATA, documents=8_841_823)
+        described = work_of(function_name(search), place, {**vectors, "data": data, "k": k, "config": SearchConfig()})
+        assert described is not None
+        assert described.makes.rows == 502_939 * k
+        assert all(need.pool == "one" for need in described.needs)  # the ids are in one worker's memory, not here
+        seconds.append(rates.seconds(node, described))
+    assert seconds[2] - seconds[1] == pytest.approx(502_939 * 800 * work.WRITTEN_ROW / (4 * 96))
+    assert seconds[1] > work.ORDERED_ID * 8_841_823

@@ -52,7 +52,7 @@ def filled_in(tree: dict[str, Any], **found: Any) -> tuple[Config, list[Default]
     config = Config(**tree)
     seen = _found(config, None)
     assert seen is not None
-    about = {
+    details = {
         "documents": 1000,
         "asked": 10**6,
         "queries": {},
@@ -61,15 +61,15 @@ def filled_in(tree: dict[str, Any], **found: Any) -> tuple[Config, list[Default]
         "document_tokens": 20,
         **found,
     }
-    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **about)}), None)
+    return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **details)}), None)
 
 
 def test_lengths_are_those_of_the_collection(tmp_path: Path, tree: dict[str, Any]) -> None:
     config = read(tmp_path, tree).config
     for side in ("query_tokens", "document_tokens"):
-        found, length = getattr(config.survey, side), getattr(config.model, side)
+        result, length = getattr(config.survey, side), getattr(config.model, side)
         assert length % 8 == 0
-        assert found <= length < found + 8 or length == 64
+        assert result <= length < result + 8 or length == 64
     assert config.pair_tokens == min(64, config.model.query_tokens + config.model.document_tokens)
     assert config.k == 40  # all documents
     tree["model"] = {"model": tree["model"]}
@@ -78,30 +78,30 @@ def test_lengths_are_those_of_the_collection(tmp_path: Path, tree: dict[str, Any
 
 def test_a_causal_language_model_is_read_by_its_last_token(tmp_path: Path, tree: dict[str, Any]) -> None:
     tree["model"] = str(toy.write_encoder(tmp_path / "qwen3", "qwen3"))
-    made = read(tmp_path, tree)
-    config = made.config
-    model = next(node for node in graph(made.wanted) if node.label == "start ranker").inputs["config"]
+    output = read(tmp_path, tree)
+    config = output.config
+    model = next(node for node in graph(output.wanted) if node.label == "start ranker").inputs["config"]
     assert (config.model.pooling, config.ranker_pooling) == ("last", "last")
     assert config.ranker_template == model.template == "query: {query} document: {document}"
 
 
 def test_a_resolved_config_is_resolved_to_itself(tmp_path: Path, tree: dict[str, Any]) -> None:
-    made = read(tmp_path, tree)
-    assert {one.key for one in made.defaults} >= {"model.query_tokens", "train.warm.updates", "pair_tokens"}
-    again = read(tmp_path, made.config.model_dump(mode="json"))
-    assert again.config == made.config
+    output = read(tmp_path, tree)
+    assert {default.key for default in output.defaults} >= {"model.query_tokens", "train.warm.updates", "pair_tokens"}
+    again = read(tmp_path, output.config.model_dump(mode="json"))
+    assert again.config == output.config
     assert again.defaults == []
-    assert again.outcome.results.fingerprint == made.outcome.results.fingerprint
+    assert again.outcome.results.fingerprint == output.outcome.results.fingerprint
 
 
 def test_an_earlier_run_is_remembered_and_another_source_is_not(
     tmp_path: Path, tree: dict[str, Any], own: Path
 ) -> None:
-    made = read(tmp_path, tree)
-    made.run.mkdir(parents=True)
-    (made.run / "config.yaml").write_text(yaml_text(made.config.model_dump(mode="json")))
+    output = read(tmp_path, tree)
+    output.run.mkdir(parents=True)
+    (output.run / "config.yaml").write_text(yaml_text(output.config.model_dump(mode="json")))
     own.rename(tmp_path / "away")
-    assert read(tmp_path, tree).config == made.config
+    assert read(tmp_path, tree).config == output.config
     (tmp_path / "away").rename(tmp_path / "other")
     (tmp_path / "other" / "qrels" / "train.tsv").unlink()
     assert read(tmp_path, {**tree, "data": {**tree["data"], "path": str(tmp_path / "other")}}).config.train is False
@@ -110,16 +110,16 @@ def test_an_earlier_run_is_remembered_and_another_source_is_not(
 def test_a_machine_without_the_data_has_what_a_run_of_it_chose(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
     """As a job did, whose report is asked for elsewhere: the store keeps the numbers."""
     path, store = tiny.write(tmp_path / "own.yaml", tree), tmp_path / "store"
-    made = loading.read(path, ["k=20"], tmp_path / "there", str(store))
-    Store(store).keep_config(made.run.name, made.config.model_dump(mode="json"))
+    output = loading.read(path, ["k=20"], tmp_path / "there", str(store))
+    Store(store).keep_config(output.run.name, output.config.model_dump(mode="json"))
     own.rename(tmp_path / "away")
-    here = loading.read(path, ["k=20"], tmp_path / "here", str(store))
-    assert here.config == made.config
-    assert here.outcome.results.fingerprint == made.outcome.results.fingerprint
-    assert not any(one.guessed for one in here.defaults)
+    place = loading.read(path, ["k=20"], tmp_path / "here", str(store))
+    assert place.config == output.config
+    assert place.outcome.results.fingerprint == output.outcome.results.fingerprint
+    assert not any(default.guessed for default in place.defaults)
     without = loading.read(path, ["k=20"], tmp_path / "here", str(tmp_path / "other"))
-    assert without.config != made.config
-    assert any(one.guessed for one in without.defaults)
+    assert without.config != output.config
+    assert any(default.guessed for default in without.defaults)
 
 
 def test_without_data_and_numbers_a_report_says_why_it_finds_nothing(
@@ -138,14 +138,14 @@ def test_a_model_that_came_later_has_its_tokens_counted(
     """Or the numbers of a run that began without it would hold for good."""
     hub.look_in_cache_alone(tmp_path / "cache", monkeypatch)
     model, tree["model"] = Path(tree["model"]), "someone/a-model"
-    made = read(tmp_path, tree)
-    assert (made.config.model.document_tokens, made.config.ranker_pooling) == (256, "mean")
-    said = {one.key: one.reason for one in made.defaults}
-    assert said["model.document_tokens"] == "the model's tokenizer cannot be read here"
-    assert said["ranker_pooling"] == "the start model cannot be read here"
-    made.run.mkdir(parents=True)
-    (made.run / "config.yaml").write_text(yaml_text(made.config.model_dump(mode="json")))
-    assert read(tmp_path, tree).config == made.config
+    output = read(tmp_path, tree)
+    assert (output.config.model.document_tokens, output.config.ranker_pooling) == (256, "mean")
+    text = {default.key: default.reason for default in output.defaults}
+    assert text["model.document_tokens"] == "the model's tokenizer cannot be read here"
+    assert text["ranker_pooling"] == "the start model cannot be read here"
+    output.run.mkdir(parents=True)
+    (output.run / "config.yaml").write_text(yaml_text(output.config.model_dump(mode="json")))
+    assert read(tmp_path, tree).config == output.config
     hub.put_in_cache(tmp_path / "cache", "someone/a-model", model)
     config = read(tmp_path, tree).config
     assert config.model.document_tokens <= 64
@@ -154,18 +154,18 @@ def test_a_model_that_came_later_has_its_tokens_counted(
 
 def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
     shutil.rmtree(own)
-    made = read(tmp_path, tree)
-    assert made.config.train.warm.updates > 1
-    assert {one.reason for one in made.defaults if one.key.startswith("train.")} == {
+    output = read(tmp_path, tree)
+    assert output.config.train.warm.updates > 1
+    assert {default.reason for default in output.defaults if default.key.startswith("train.")} == {
         "source missing: not yet that of the collection"
     }
 
 
 def test_one_split_of_any_name_is_held_out_of(tree: dict[str, Any]) -> None:
     """`all` is a natural name; it made dev be drawn of a split that is drawn itself."""
-    made, _ = filled_in(tree, queries={"all": 800})
-    assert made.train is False
-    assert {split: how.of for split, how in made.data.hold_out.items()} == {"test": "all", "dev": "all"}
+    output, _ = filled_in(tree, queries={"all": 800})
+    assert output.train is False
+    assert {split: mode.of for split, mode in output.data.hold_out.items()} == {"test": "all", "dev": "all"}
 
 
 def test_a_split_drawn_of_none_is_refused(tree: dict[str, Any]) -> None:
@@ -177,15 +177,15 @@ def test_a_split_drawn_of_none_is_refused(tree: dict[str, Any]) -> None:
 
 def test_splits_without_a_relevant_document_are_not_measured(tree: dict[str, Any]) -> None:
     """Others are held out, and go by another name: a split of the collection has the old one."""
-    made, defaults = filled_in(tree, queries={"train": 800}, unjudged=["dev", "test"])
-    assert (made.evaluate.split, made.evaluate.select) == ("held-out test", "chosen by")
-    assert set(made.data.hold_out) == {"held-out test", "chosen by"}
-    told = {one.key: one.reason for one in defaults}
+    output, defaults = filled_in(tree, queries={"train": 800}, unjudged=["dev", "test"])
+    assert (output.evaluate.split, output.evaluate.select) == ("held-out test", "chosen by")
+    assert set(output.data.hold_out) == {"held-out test", "chosen by"}
+    report = {default.key: default.reason for default in defaults}
     for key, split in {"evaluate.split": "test", "evaluate.select": "dev"}.items():
-        assert told[key] == f"no query of the collection's {split} has a relevant document"
+        assert report[key] == f"no query of the collection's {split} has a relevant document"
     for queries in ({"train": 800, "dev": 90}, {"train": 800, "test": 90}):
-        made, _ = filled_in(tree, queries=queries, unjudged=sorted({"dev", "test"} - queries.keys()))
-        assert {made.evaluate.split, made.evaluate.select} == {
+        output, _ = filled_in(tree, queries=queries, unjudged=sorted({"dev", "test"} - queries.keys()))
+        assert {output.evaluate.split, output.evaluate.select} == {
             *(queries.keys() - {"train"}),
             "chosen by" if "test" in queries else "held-out test",
         }
@@ -208,18 +208,18 @@ def test_some_queries_are_left_to_train_on(tree: dict[str, Any], split: str) -> 
     config = of({**tree, "evaluate": {"split": split}} if split == "dev" else tree, queries={"train": 150})
     assert config.train
     assert config.data.counts({"train": 150})["train"] >= 50
-    given = {"test": {"of": "train", "share": 0.3}, "dev": {"of": "train", "share": 0.2}}
-    data = {**tree["data"], "hold_out": given}
+    inputs = {"test": {"of": "train", "share": 0.3}, "dev": {"of": "train", "share": 0.2}}
+    data = {**tree["data"], "hold_out": inputs}
     config = of({**tree, "data": data, "evaluate": {"split": split}}, queries={"train": 150})
     assert config.train
     assert config.data.counts({"train": 150})["train"] >= 50
 
 
 def test_the_reason_is_said_where_none_is_left(tree: dict[str, Any]) -> None:
-    given = {split: {"of": "train", "share": 0.5, "start": start} for split, start in {"test": 0, "dev": 0.5}.items()}
-    made, defaults = filled_in({**tree, "data": {**tree["data"], "hold_out": given}}, queries={"train": 150})
-    assert made.train is False
-    assert "all 150 judged queries of `train` are held out" in {one.reason for one in defaults}
+    inputs = {split: {"of": "train", "share": 0.5, "start": start} for split, start in {"test": 0, "dev": 0.5}.items()}
+    output, defaults = filled_in({**tree, "data": {**tree["data"], "hold_out": inputs}}, queries={"train": 150})
+    assert output.train is False
+    assert "all 150 judged queries of `train` are held out" in {default.reason for default in defaults}
 
 
 @pytest.mark.parametrize(
@@ -236,10 +236,10 @@ def test_too_few_queries_to_hold_some_out_are_named(tree: dict[str, Any], querie
 
 
 def test_what_is_learnt_from_is_not_measured(tree: dict[str, Any]) -> None:
-    asked = {**tree, "evaluate": {"split": "train"}}
+    requests = {**tree, "evaluate": {"split": "train"}}
     with pytest.raises(ValueError, match=r"evaluate\.split: systems learn from 'train'; accepted: another split"):
-        of(asked, queries={"train": 500})
-    assert of({**asked, "train": False}, queries={"train": 500}).evaluate.split == "train"
+        of(requests, queries={"train": 500})
+    assert of({**requests, "train": False}, queries={"train": 500}).evaluate.split == "train"
 
 
 def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
@@ -249,18 +249,18 @@ def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "other"),
+    ("split", "second"),
     [
         ("TEST", ", or `evaluate: {split: TEST}` in the config"),
         ("Train", ""),
         ("Validation", ", or `evaluate: {select: Validation}` in the config"),
     ],
 )
-def test_a_split_whose_name_differs_in_case_is_not_passed_over(tree: dict[str, Any], split: str, other: str) -> None:
+def test_a_split_whose_name_differs_in_case_is_not_passed_over(tree: dict[str, Any], split: str, second: str) -> None:
     """Test and dev queries were cut from the training queries instead."""
     says = f"the split '{split}' would not be taken for '{split.lower()}', as names are compared with case; accepted: "
     queries = {"train": 500, split: 80} if split != "Train" else {split: 500}
-    with pytest.raises(UserError, match=re.escape(f"{says}'{split.lower()}' in the files{other}")):
+    with pytest.raises(UserError, match=re.escape(f"{says}'{split.lower()}' in the files{second}")):
         of(tree, queries=queries)
     if split == "TEST":
         assert of({**tree, "evaluate": {"split": split}}, queries=queries).evaluate.split == split
@@ -271,10 +271,10 @@ def test_a_split_whose_name_differs_in_case_is_not_passed_over(tree: dict[str, A
 
 def test_what_is_missing_is_drawn_from_what_there_is(tree: dict[str, Any]) -> None:
     alone = of(tree, queries={"train": 5_000})
-    assert {split: one.of for split, one in alone.data.hold_out.items()} == {"test": "train", "dev": "train"}
+    assert {split: item.of for split, item in alone.data.hold_out.items()} == {"test": "train", "dev": "train"}
     judged = of(tree, queries={"test": 300})
     assert judged.train is False
-    assert {split: (one.of, one.share) for split, one in judged.data.hold_out.items()} == {"dev": ("test", 0.5)}
+    assert {split: (item.of, item.share) for split, item in judged.data.hold_out.items()} == {"dev": ("test", 0.5)}
     measured = of({**tree, "evaluate": {"split": "dev"}}, queries={"train": 5_000, "dev": 200})
     assert measured.evaluate.select not in ("dev", "train")
     assert measured.data.hold_out[measured.evaluate.select].of == "train"
@@ -282,9 +282,9 @@ def test_what_is_missing_is_drawn_from_what_there_is(tree: dict[str, Any]) -> No
 
 def test_trainings_are_one_pass_within_bounds(tree: dict[str, Any]) -> None:
     def updates(train: dict[str, Any], queries: int) -> int:
-        made = of({**tree, "train": {"warm": train}}, queries={"train": queries, "dev": 300, "test": 300}).train
-        assert made
-        return int(made.warm.updates or 0)
+        output = of({**tree, "train": {"warm": train}}, queries={"train": queries, "dev": 300, "test": 300}).train
+        assert output
+        return int(output.warm.updates or 0)
 
     assert updates({}, 6_400) == 200
     assert updates({}, 60) == 150
@@ -301,19 +301,19 @@ def test_measures_are_those_of_the_judgements(tree: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("relevant", "measure", "why"),
+    ("relevant", "measure", "reason"),
     [
         (1.47, "RR@10", "1.47 relevant documents a query, not graded"),
         (1.5, "nDCG@10", "1.5 relevant documents a query"),
     ],
 )
 def test_the_number_that_chose_the_measures_is_printed(
-    tree: dict[str, Any], relevant: float, measure: str, why: str
+    tree: dict[str, Any], relevant: float, measure: str, reason: str
 ) -> None:
     """1.465 was printed as 1.5, from which on the guide promises nDCG, beside RR@10."""
     config, defaults = filled_in(tree, queries={"train": 500, "dev": 300, "test": 300}, relevant=relevant)
     assert config.evaluate.measures[0] == measure
-    assert next(one.reason for one in defaults if one.key == "evaluate.measures") == why
+    assert next(default.reason for default in defaults if default.key == "evaluate.measures") == reason
 
 
 @pytest.mark.parametrize(
@@ -370,17 +370,17 @@ def test_documents_alone_are_learnt_from_where_they_are_many_and_queries_few(
     tree: dict[str, Any], documents: int, queries: int, on: bool
 ) -> None:
     splits = {"dev": 50, "test": 50} | ({"train": queries} if queries else {})
-    found = of(tree, documents=documents, queries=splits)
-    assert bool(found.pretrain) == on
-    if found.pretrain:
-        assert (found.pretrain.updates, found.pretrain.epochs) == (min(600, -(-documents // 32)), None)
+    result = of(tree, documents=documents, queries=splits)
+    assert bool(result.pretrain) == on
+    if result.pretrain:
+        assert (result.pretrain.updates, result.pretrain.epochs) == (min(600, -(-documents // 32)), None)
     assert of({**tree, "pretrain": {"pairs": "crops", "epochs": 2}}, documents=64).pretrain.updates == 4
 
 
 def test_a_retriever_of_documents_alone_is_a_candidate(tmp_path: Path, tree: dict[str, Any]) -> None:
-    names = {one.name for one in read(tmp_path, tree, "pretrain={updates: 2}").outcome.rows}
+    names = {row.name for row in read(tmp_path, tree, "pretrain={updates: 2}").outcome.rows}
     assert {"pre-trained", "BM25 + pre-trained, interpolated", "retriever 1"} <= names
-    assert "pre-trained" not in {one.name for one in read(tmp_path, tree).outcome.rows}
+    assert "pre-trained" not in {row.name for row in read(tmp_path, tree).outcome.rows}
 
 
 def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
@@ -393,15 +393,15 @@ def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
     assert cheapest_of_the_best(means, {"far": 0, "near": 1, "best": 2}) == "near"
     assert cheapest_of_the_best(means, {"far": 0, "best": 1, "near": 2}) == "best"
     assert cheapest_of_the_best(means, {"far": 0, "near": 1, "best": 1}) == "best"  # for the same cost the better one
-    values = {name: [one] for name, one in means.items()}
-    made = selected(values, {"far": False, "near": False, "best": True}, {"far": 0, "near": 1, "best": 2})
-    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "best", "near")
-    made = selected(values, {"far": False, "near": True, "best": True}, {"far": 0, "near": 1, "best": 2})
-    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
-    made = selected(values, dict.fromkeys(values, False), {"far": 0, "near": 1, "best": 2})  # nothing was trained
-    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "near", "far")
-    made = selected(values, dict.fromkeys(values, False), {"near": 0, "far": 1, "best": 2})
-    assert (made["deploy"], made["system"], made["baseline"]) == ("near", "best", "near")
+    values = {name: [item] for name, item in means.items()}
+    output = selected(values, {"far": False, "near": False, "best": True}, {"far": 0, "near": 1, "best": 2})
+    assert (output["deploy"], output["system"], output["baseline"]) == ("near", "best", "near")
+    output = selected(values, {"far": False, "near": True, "best": True}, {"far": 0, "near": 1, "best": 2})
+    assert (output["deploy"], output["system"], output["baseline"]) == ("near", "near", "far")
+    output = selected(values, dict.fromkeys(values, False), {"far": 0, "near": 1, "best": 2})  # nothing was trained
+    assert (output["deploy"], output["system"], output["baseline"]) == ("near", "near", "far")
+    output = selected(values, dict.fromkeys(values, False), {"near": 0, "far": 1, "best": 2})
+    assert (output["deploy"], output["system"], output["baseline"]) == ("near", "best", "near")
 
 
 def test_another_systems_ranking_is_measured_but_never_chosen(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -409,9 +409,9 @@ def test_another_systems_ranking_is_measured_but_never_chosen(tmp_path: Path, tr
     (tmp_path / "other.trec").write_text("q0 Q0 d0 1 1.0 other\n")
     of_others = f"{{other_rankings: {{other: {{path: {tmp_path / 'other.trec'}}}}}}}"
     outcome = read(tmp_path, tree, f"evaluate={of_others}").outcome
-    assert "other" in {one.name for one in outcome.rows}
+    assert "other" in {row.name for row in outcome.rows}
     assert "other" not in outcome.levels
-    assert "other" not in {one.system for one in outcome.costs}
+    assert "other" not in {cost.system for cost in outcome.costs}
     assert outcome.results.inputs["comparisons"][-1] == {"system": None, "baseline": "other"}
 
 
@@ -441,14 +441,14 @@ def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any])
             {"ranker over retriever 1", "ranker over BM25 + retriever 1"},
         ],
     ):
-        found = [{outcome.levels[name] for name in names} for names in level]
-        assert all(len(one) == 1 for one in found)
-        assert found == sorted(found, key=min)
-        assert len(set(map(min, found))) == len(found)
+        result = [{outcome.levels[name] for name in names} for names in level]
+        assert all(len(item) == 1 for item in result)
+        assert result == sorted(result, key=min)
+        assert len(set(map(min, result))) == len(result)
 
 
 def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[str, Any]) -> None:
-    costs = {one.system: one for one in read(tmp_path, tree).outcome.costs}
+    costs = {cost.system: cost for cost in read(tmp_path, tree).outcome.costs}
     ranker = costs["ranker over retriever 1"]
     assert [node.step.function.__name__ for node in ranker.retrieve] == ["encode_queries", "search", "lucene_search"]
     assert [node.step.function.__name__ for node in ranker.rerank] == ["rerank", "add_prior"]
@@ -464,11 +464,11 @@ def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[
 
 
 def test_neighbours_can_be_left_out_and_every_seed_has_its_own(tmp_path: Path, tree: dict[str, Any]) -> None:
-    assert not any("neighbours" in one.name for one in read(tmp_path, tree, "neighbours=null").outcome.rows)
+    assert not any("neighbours" in row.name for row in read(tmp_path, tree, "neighbours=null").outcome.rows)
     config = read(tmp_path, tree, "neighbours.trials=7", "seeds=[1, 2]").config
     assert (config.neighbours.trials, config.neighbours.tau) == (7, (0.0, 0.0))
-    own = [one for one in build(config).rows if "neighbours" in one.name]
-    assert [(one.name, one.seed) for one in own] == [
+    itself = [row for row in build(config).rows if "neighbours" in row.name]
+    assert [(item.name, item.seed) for item in itself] == [
         (f"{name} by neighbours", seed) for seed in (1, 2) for name in ("start model", "retriever 1")
     ]
-    assert len({one.metrics.fingerprint for one in own}) == 3  # the start model's are every seed's
+    assert len({item.metrics.fingerprint for item in itself}) == 3  # the start model's are every seed's

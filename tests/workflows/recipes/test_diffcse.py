@@ -59,14 +59,16 @@ def test_the_encoder_learns_from_texts_and_is_measured_on_sentences(tree: dict[s
     assert {(row["system"], row["seed"]) for row in rows} == {
         (name, seed) for name in ("start model", "retriever") for seed in (1, 2)
     }
-    compared = [one for one in place.metrics()["comparisons"] if one["measure"] == "Spearman"]
-    assert {(one["system"], one["baseline"]) for one in compared} == {("retriever", "start model")}
+    compared = [metric for metric in place.metrics()["comparisons"] if metric["measure"] == "Spearman"]
+    assert {(item["system"], item["baseline"]) for item in compared} == {("retriever", "start model")}
     training = place.artifact("pre-training (seed 1)")
     assert {key for key in lines(training)[0] if key.endswith(")")} == {
         "cross_entropy (batch)",
         "negative_log_likelihood (discriminator)",
     }
-    saved, start = (load_file(one / "model/model.safetensors") for one in (training, place.artifact("start retriever")))
+    saved, start = (
+        load_file(item / "model/model.safetensors") for item in (training, place.artifact("start retriever"))
+    )
     assert saved.keys() == start.keys()
     assert place("export", str(tmp_path / "out")) == 0
     card = (tmp_path / "out" / "retriever" / "README.md").read_text()
@@ -199,11 +201,11 @@ def test_the_encoder_of_each_seed_can_be_used_elsewhere(
 ) -> None:
     """By the recipe `sentences`, and as what a retriever's training begins from."""
     trained = str(tiny.write(tmp_path / "trained.yaml", tree))
-    asked = {"recipe": "sentences", "experiment": trained, "seeds": [1, 2], **sentence_sets(tmp_path)}
-    assert tiny.place(tmp_path / "measured", asked)("plan") == 0
-    told = said()[0]
-    assert len(re.findall(r"^pre-training \(seed \d\)  ", told, re.M)) == 2
-    assert "Pairs: retriever (seed 2) vectors" in told
+    requests = {"recipe": "sentences", "experiment": trained, "seeds": [1, 2], **sentence_sets(tmp_path)}
+    assert tiny.place(tmp_path / "measured", requests)("plan") == 0
+    report = said()[0]
+    assert len(re.findall(r"^pre-training \(seed \d\)  ", report, re.M)) == 2
+    assert "Pairs: retriever (seed 2) vectors" in report
     begins = {**tiny.dpr(beir, encoder), "start_from": trained, "retriever": tree["retriever"]}
     assert tiny.place(tmp_path / "begun", begins)("plan") == 0
     assert "trained: pre-training" in said()[0]

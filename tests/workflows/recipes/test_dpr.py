@@ -36,8 +36,8 @@ def test_where_nothing_is_selected_what_was_trained_leads(tmp_path: Path, tree: 
 def test_the_second_stage_begins_where_the_first_ends_and_is_what_is_measured(
     tmp_path: Path, tree: dict[str, Any]
 ) -> None:
-    def steps(one: dict[str, Any]) -> dict[str, Step]:
-        outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", one), ["seeds=[1, 2]"], tmp_path).outcome
+    def steps(single: dict[str, Any]) -> dict[str, Step]:
+        outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", single), ["seeds=[1, 2]"], tmp_path).outcome
         return {node.label: node for node in graph([outcome.results])}
 
     two, alone = steps(tree), steps({**tree, "second_stage": None})
@@ -103,9 +103,9 @@ def test_a_teachers_scores_that_the_source_gives_are_distilled_and_validated_on(
         },
     )
     assert place("run", "--until", "retriever") == 0
-    made, dev = (pq.read_table(place.artifact(f"retriever {name}groups") / "groups.parquet") for name in ("", "dev "))
-    assert set(pc.list_value_length(made["doc_ids"]).to_pylist()) == {2, 3}
-    assert made["teacher"].null_count == 0
+    output, dev = (pq.read_table(place.artifact(f"retriever {name}groups") / "groups.parquet") for name in ("", "dev "))
+    assert set(pc.list_value_length(output["doc_ids"]).to_pylist()) == {2, 3}
+    assert output["teacher"].null_count == 0
     assert dev["teacher"].null_count == (0 if measure == "loss" else len(dev))
     looks = [line[f"dev {measure}"] for line in lines(place.artifact("retriever")) if f"dev {measure}" in line]
     assert len(looks) >= 3

@@ -53,8 +53,10 @@ def test_each_measure_has_its_sets_and_its_average(played: tiny.Place) -> None:
     counts = {name: row["queries"] for (_, name), row in rows.items()}
     assert counts == {"Pairs": 24, "Pairs dev": 10, "Words": 18, "Same": 10, "Pairs, positive pairs": 8, "average": 28}
     assert [rows[key]["split"] for key in (("accuracy", "Words"), ("accuracy", "Same"))] == ["all", "test"]
-    means = {(one["measure"], one["collection"]): one for one in played.metrics()["means"]}
-    assert all(one["low"] < one["value"] < one["high"] for one in means.values() if one["measure"] == "Spearman")
+    means = {(metric["measure"], metric["collection"]): metric for metric in played.metrics()["means"]}
+    assert all(
+        value["low"] < value["value"] < value["high"] for value in means.values() if value["measure"] == "Spearman"
+    )
 
 
 def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> None:
@@ -64,17 +66,21 @@ def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> No
     held = DocumentVectors(played.artifact("Pairs: retriever vectors"))
     vectors = dict(zip(ids, held[np.arange(len(ids))].astype(np.float64), strict=True))
     cosines = [
-        vectors[one["first"]]
-        @ vectors[one["second"]]
-        / np.linalg.norm(vectors[one["first"]])
-        / np.linalg.norm(vectors[one["second"]])
-        for one in examples
+        vectors[example["first"]]
+        @ vectors[example["second"]]
+        / np.linalg.norm(vectors[example["first"]])
+        / np.linalg.norm(vectors[example["second"]])
+        for example in examples
     ]
-    row = next(one for one in played.metrics()["rows"] if (one["measure"], one["collection"]) == ("Spearman", "Pairs"))
-    expected = stats.spearmanr(np.round(cosines, 6), [one["score"] for one in examples]).statistic
+    row = next(
+        metric
+        for metric in played.metrics()["rows"]
+        if (metric["measure"], metric["collection"]) == ("Spearman", "Pairs")
+    )
+    expected = stats.spearmanr(np.round(cosines, 6), [example["score"] for example in examples]).statistic
     assert row["value"] == pytest.approx(expected)
     values = read(played.artifact("Pairs: retriever similarity") / "per_query.parquet", PER_QUERY)
-    assert values["query_id"].to_pylist()[:24] == [one["example_id"] for one in examples]
+    assert values["query_id"].to_pylist()[:24] == [example["example_id"] for example in examples]
 
 
 def test_a_sentence_does_not_find_itself(played: tiny.Place) -> None:
@@ -117,16 +123,20 @@ def test_the_set_can_be_searched_and_exported(played: tiny.Place, tmp_path: Path
 def test_two_encoders_are_compared(tmp_path: Path, tree: dict[str, Any]) -> None:
     """Pair by pair and example by example, as any two systems."""
     files = {}
-    own = {key: value for key, value in tree.items() if key != "transfer"}
-    own["similarity"] = {"Pairs": {**tree["similarity"]["Pairs"], "retrieve": []}}
+    itself = {key: value for key, value in tree.items() if key != "transfer"}
+    itself["similarity"] = {"Pairs": {**tree["similarity"]["Pairs"], "retrieve": []}}
     for pooling in ("cls", "mean"):
         files[pooling] = str(tmp_path / f"{pooling}.yaml")
-        tiny.write(Path(files[pooling]), {**own, "retriever": {**tree["retriever"], "pooling": pooling}})
-    told = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
-    place = tiny.place(tmp_path / "place", told)
+        tiny.write(Path(files[pooling]), {**itself, "retriever": {**tree["retriever"], "pooling": pooling}})
+    report = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
+    place = tiny.place(tmp_path / "place", report)
     assert place("run") == 0
-    rows = {(one["measure"], one["system"]): one["value"] for one in place.metrics()["rows"] if one["split"] == "test"}
-    compared = {one["measure"]: one for one in place.metrics()["comparisons"]}
+    rows = {
+        (metric["measure"], metric["system"]): metric["value"]
+        for metric in place.metrics()["rows"]
+        if metric["split"] == "test"
+    }
+    compared = {metric["measure"]: metric for metric in place.metrics()["comparisons"]}
     for measure in ("Spearman", "Pearson"):
         difference = rows[measure, "mean: retriever"] - rows[measure, "cls: retriever"]
         assert compared[measure]["difference"] == pytest.approx(difference)
@@ -148,27 +158,27 @@ def test_vectors_are_whitened_by_other_texts(tmp_path: Path, tree: dict[str, Any
         weights[name] = 0.5 + torch.rand(len(weights[name]), generator=draw)
     save_file(weights, tmp_path / "encoder" / "model.safetensors", metadata={"format": "pt"})
     retriever = {**tree["retriever"], "model": str(tmp_path / "encoder"), "pooling": "first_last", "similarity": "dot"}
-    own = {**tree, "retriever": retriever, "whiten": {"format": "lines", "path": str(tmp_path / "texts.txt")}}
-    own |= {"similarity": {"Pairs": {**tree["similarity"]["Pairs"], "retrieve": []}}}
-    place = tiny.place(tmp_path / "place", own)
+    itself = {**tree, "retriever": retriever, "whiten": {"format": "lines", "path": str(tmp_path / "texts.txt")}}
+    itself |= {"similarity": {"Pairs": {**tree["similarity"]["Pairs"], "retrieve": []}}}
+    place = tiny.place(tmp_path / "place", itself)
     assert place("run") == 0
     folder = place.artifact("retriever whitened") / "model"
     white = SentenceTransformer(str(folder), device="cpu").encode(texts).astype(np.float64)
     np.testing.assert_allclose(white.mean(0), 0, atol=1e-3)
     np.testing.assert_allclose(white.T @ white / len(white), np.eye(white.shape[1]), atol=1e-2)
     held = DocumentVectors(place.artifact("Pairs: retriever vectors"))
-    found = held[np.arange(len(held))]
+    result = held[np.arange(len(held))]
     documents = pq.read_table(place.artifact("Pairs: data") / "documents.parquet")["text"].to_pylist()
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(documents)
-    np.testing.assert_allclose(found, theirs, rtol=1e-2, atol=1e-2)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(documents)
+    np.testing.assert_allclose(result, expected, rtol=1e-2, atol=1e-2)
     assert place("plan", "--set", "retriever.similarity=cosine") == 0
     assert place("run", "--set", "retriever.similarity=cosine") == 2
 
 
 def test_the_accuracy_that_penalties_are_chosen_by_is_measured(tmp_path: Path, tree: dict[str, Any]) -> None:
     """Of all examples where they are cross-validated, of train where there is no dev; nothing of test examples."""
-    own = {key: value for key, value in tree.items() if key != "similarity"}
-    place = tiny.place(tmp_path / "place", {**own, "classifier": {"folds": 3, "measures": ["dev accuracy"]}})
+    itself = {key: value for key, value in tree.items() if key != "similarity"}
+    place = tiny.place(tmp_path / "place", {**itself, "classifier": {"folds": 3, "measures": ["dev accuracy"]}})
     assert place("run") == 0
     rows = {row["collection"]: row for row in place.metrics()["rows"]}
     assert {row["measure"] for row in rows.values()} == {"dev accuracy"}
@@ -177,9 +187,9 @@ def test_the_accuracy_that_penalties_are_chosen_by_is_measured(tmp_path: Path, t
         record = json.loads((place.artifact(f"{name}: retriever transfer") / "artifact.json").read_text())["summary"]
         assert rows[name]["value"] == pytest.approx(record["dev_accuracy"])
     assert rows["average"]["value"] == pytest.approx((rows["Words"]["value"] + rows["Same"]["value"]) / 2)
-    told = {**own, "classifier": {"inverse_penalties": [1.0], "measures": ["dev accuracy"]}}
+    report = {**itself, "classifier": {"inverse_penalties": [1.0], "measures": ["dev accuracy"]}}
     with pytest.raises(UserError, match="dev accuracy: a penalty is chosen by it, and inverse_penalties has 1"):
-        loading.read(tiny.write(tmp_path / "one.yaml", told), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "one.yaml", report), [], tmp_path)
 
 
 def test_alignment_and_uniformity_stand_beside_a_papers(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -188,30 +198,37 @@ def test_alignment_and_uniformity_stand_beside_a_papers(tmp_path: Path, tree: di
         {"measure": measure, "collection": "Pairs", "unit": "number", "values": {"retriever": value}}
         for measure, value in {"alignment": 0.177, "uniformity": -2.313}.items()
     ]
-    own = {key: value for key, value in tree.items() if key != "transfer"}
+    itself = {key: value for key, value in tree.items() if key != "transfer"}
     expected = {"source": "Chuang et al. (2022), Table 2.11", "of": columns}
-    place = tiny.place(tmp_path / "place", {**own, "expected": expected})
+    place = tiny.place(tmp_path / "place", {**itself, "expected": expected})
     assert place("run") == 0
-    found = json.loads((place.artifact("Pairs: retriever similarity") / "similarity.json").read_text())
+    result = json.loads((place.artifact("Pairs: retriever similarity") / "similarity.json").read_text())
     rows = {row["measure"]: row for row in place.metrics()["expected"]["rows"]}
     for measure, value in {"alignment": 0.177, "uniformity": -2.313}.items():
         assert rows[measure]["expected"] == value
-        assert rows[measure]["value"] == found[measure]
+        assert rows[measure]["value"] == result[measure]
         assert "which has no interval" in rows[measure]["sentence"]
 
 
 def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str, Any]) -> None:
     """Ids are numbers of lines, which tell no sentences apart; and part of a correlation is none."""
-    own = {key: value for key, value in tree.items() if key != "transfer"}
+    itself = {key: value for key, value in tree.items() if key != "transfer"}
     pairs = {"dev": {**tree["similarity"]["Pairs dev"], "split": "dev"}, "test": tree["similarity"]["Pairs"]}
     files = {
-        split: str(tiny.write(tmp_path / f"{split}.yaml", {**own, "similarity": {"Pairs": {**one, "retrieve": []}}}))
-        for split, one in pairs.items()
+        split: str(
+            tiny.write(tmp_path / f"{split}.yaml", {**itself, "similarity": {"Pairs": {**item, "retrieve": []}}})
+        )
+        for split, item in pairs.items()
     }
     again = {"file": files["test"], "sets": [f"similarity.Pairs.data.path={tmp_path}/other.{{split}}.tsv"]}
-    told = {"recipe": "compare", "baseline": "test", "systems": ["retriever"], "experiments": {**files, "other": again}}
+    report = {
+        "recipe": "compare",
+        "baseline": "test",
+        "systems": ["retriever"],
+        "experiments": {**files, "other": again},
+    }
     with pytest.raises(UserError, match="measured on different data, which both call 'Pairs'; accepted: the same, or"):
-        loading.read(tiny.write(tmp_path / "both.yaml", told), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "both.yaml", report), [], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +251,9 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
     ],
 )
 def test_mistakes(tmp_path: Path, tree: dict[str, Any], change: dict[str, Any], says: str) -> None:
-    there = {"data": {"format": "tsv", "path": "x.tsv"}}
+    forward = {"data": {"format": "tsv", "path": "x.tsv"}}
     full = {
-        key: {name: {**there, **(one or {})} for name, one in value.items()}
+        key: {name: {**forward, **(item or {})} for name, item in value.items()}
         if key in ("similarity", "transfer")
         else value
         for key, value in change.items()
@@ -268,7 +285,7 @@ def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.S
 
 def test_an_encoder_without_a_ranking_is_exported(tmp_path: Path, tree: dict[str, Any], said: tiny.Said) -> None:
     """Sets of pairs alone have nothing to search."""
-    pairs = {name: {**one, "retrieve": []} for name, one in tree["similarity"].items()}
+    pairs = {name: {**item, "retrieve": []} for name, item in tree["similarity"].items()}
     place = tiny.place(tmp_path, {**tree, "similarity": pairs, "transfer": {}})
     assert place("run") == 0
     said()

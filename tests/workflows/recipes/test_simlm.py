@@ -37,9 +37,9 @@ def steps(tree: dict[str, Any], folder: Path, *assignments: str) -> dict[str, St
     return {node.label: node for node in graph([outcome.results])}
 
 
-def same(one: Step, other: Step) -> bool:
+def same(single: Step, second: Step) -> bool:
     """Whether two steps are one."""
-    return one.fingerprint == other.fingerprint
+    return single.fingerprint == second.fingerprint
 
 
 def test_a_head_of_another_vocabulary_is_told_with_the_plan(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
@@ -50,19 +50,19 @@ def test_a_head_of_another_vocabulary_is_told_with_the_plan(tree: dict[str, Any]
 
 def test_the_pipeline_is_that_of_figure_2(tree: dict[str, Any], tmp_path: Path) -> None:
     """All retrievers begin from the pre-trained encoder, and hand on negatives; the ranker from a model of its own."""
-    made = steps(tree, tmp_path)
+    output = steps(tree, tmp_path)
     for name in ("retriever 1", "retriever 2", "distilled retriever"):
-        assert same(made[name].inputs["start"], made["pre-training"])
+        assert same(output[name].inputs["start"], output["pre-training"])
     negatives = {"retriever 1": "bm25", "retriever 2": "retriever 1", "ranker": "retriever 2"}
     for name, before in {**negatives, "distilled retriever": "retriever 2"}.items():
-        assert same(made[f"{name} groups"].inputs["ranking"], made[f"{before} ranking (train)"])
-    assert same(made["ranker"].inputs["start"], made["start ranker"])
-    assert same(made["judged"].inputs["groups"], made["distilled retriever groups"])
-    assert same(made["judged"].inputs["ranker"], made["ranker"])
-    assert same(made["distilled retriever"].inputs["rows"], made["judged"])
-    control = made["retriever 1 without pre-training"]
-    assert same(control.inputs["start"], made["start retriever"])
-    assert same(control.inputs["rows"], made["retriever 1 groups"])
+        assert same(output[f"{name} groups"].inputs["ranking"], output[f"{before} ranking (train)"])
+    assert same(output["ranker"].inputs["start"], output["start ranker"])
+    assert same(output["judged"].inputs["groups"], output["distilled retriever groups"])
+    assert same(output["judged"].inputs["ranker"], output["ranker"])
+    assert same(output["distilled retriever"].inputs["rows"], output["judged"])
+    control = output["retriever 1 without pre-training"]
+    assert same(control.inputs["start"], output["start retriever"])
+    assert same(control.inputs["rows"], output["retriever 1 groups"])
 
 
 def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
@@ -71,7 +71,7 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
     assert place("run") == 0
     rows = place.metrics()["rows"]
     assert {row["system"] for row in rows} == {*UNTRAINED, *STAGES.values(), "retriever 1 without pre-training"}
-    compared = [(one["system"], one["baseline"]) for one in place.metrics()["comparisons"]]
+    compared = [(metric["system"], metric["baseline"]) for metric in place.metrics()["comparisons"]]
     for pair in (
         ("distilled retriever", "retriever 2"),
         ("retriever 2", "retriever 1"),
@@ -79,7 +79,7 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
         ("retriever 1", "retriever 1 without pre-training"),
     ):
         assert pair in compared
-    done = {one["label"]: one["executed"] for one in place.metrics()["steps"]}
+    done = {metric["label"]: metric["executed"] for metric in place.metrics()["steps"]}
     assert not done["retriever 2"]
     assert done["distilled retriever"]
     terms = {name: set(lines(place.artifact(name))[0]) for name in ("retriever 1", "ranker", "distilled retriever")}
@@ -91,32 +91,32 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
         assert len(row["teacher"]) == len(row["doc_ids"]) == 4
     said()
     assert place("run") == 0
-    assert not any(one["executed"] for one in place.metrics()["steps"])
+    assert not any(metric["executed"] for metric in place.metrics()["steps"])
     assert place("search", "bara comi", "--system", "ranker over retriever 2") == 0
 
 
 @pytest.mark.parametrize("key", [key for key in STAGES if key != "pretrain"])
 def test_a_stage_that_is_null_leaves_out_those_behind_it(tree: dict[str, Any], tmp_path: Path, key: str) -> None:
-    there = list(STAGES)[: list(STAGES).index(key)]
+    forward = list(STAGES)[: list(STAGES).index(key)]
     outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), [f"{key}=null"], tmp_path).outcome
     names = {system.name for system in outcome.rows} - UNTRAINED - {"retriever 1 without pre-training"}
-    assert names == {STAGES[one] for one in there}
+    assert names == {STAGES[item] for item in forward}
     assert (outcome.ranker is None) == (key != "distilled")
     last = {"retriever_1": "pre-training", "retriever_2": "retriever 1", "ranker": "retriever 2"}
     assert outcome.retrieval.retriever.label == last.get(key, "retriever 2")
 
 
 def test_without_pretraining_all_begin_from_the_start_model(tree: dict[str, Any], tmp_path: Path) -> None:
-    made = steps({**tree, "pretrain": None, "without_pretraining": False}, tmp_path)
-    assert same(made["distilled retriever"].inputs["start"], made["start retriever"])
-    assert same(made["retriever 2 groups"].inputs["ranking"], made["retriever 1 ranking (train)"])
-    assert "pre-training" not in made
+    output = steps({**tree, "pretrain": None, "without_pretraining": False}, tmp_path)
+    assert same(output["distilled retriever"].inputs["start"], output["start retriever"])
+    assert same(output["retriever 2 groups"].inputs["ranking"], output["retriever 1 ranking (train)"])
+    assert "pre-training" not in output
 
 
 def test_the_ranker_can_begin_as_the_retrievers_do(tree: dict[str, Any], tmp_path: Path) -> None:
     """Table 5's last row."""
-    made = steps(tree, tmp_path, "ranker.encoder=pre-trained")
-    assert same(made["start ranker"].inputs["encoder"], made["pre-training"])
+    output = steps(tree, tmp_path, "ranker.encoder=pre-trained")
+    assert same(output["start ranker"].inputs["encoder"], output["pre-training"])
     assert steps(tree, tmp_path)["start ranker"].inputs.get("encoder") is None
 
 
@@ -124,38 +124,38 @@ def test_a_third_round_mines_from_retriever_2_and_leaves_the_pipeline_as_it_is(
     tree: dict[str, Any], tmp_path: Path
 ) -> None:
     tree["retriever_3"] = tree["retriever_2"]
-    made, without = steps(tree, tmp_path), steps({**tree, "retriever_3": None}, tmp_path)
-    assert same(made["retriever 3"].inputs["start"], made["pre-training"])
-    assert same(made["retriever 3 groups"].inputs["ranking"], made["retriever 2 ranking (train)"])
-    assert made["retriever 3"].inputs["seed"] != made["retriever 2"].inputs["seed"]
-    assert same(made["distilled retriever"], without["distilled retriever"])
-    names = [one.name for one in loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.rows]
+    output, without = steps(tree, tmp_path), steps({**tree, "retriever_3": None}, tmp_path)
+    assert same(output["retriever 3"].inputs["start"], output["pre-training"])
+    assert same(output["retriever 3 groups"].inputs["ranking"], output["retriever 2 ranking (train)"])
+    assert output["retriever 3"].inputs["seed"] != output["retriever 2"].inputs["seed"]
+    assert same(output["distilled retriever"], without["distilled retriever"])
+    names = [row.name for row in loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.rows]
     assert "retriever 3" not in names
     tiny.write(tmp_path / "tiny.yaml", tree)
     outcome = loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome
-    assert "retriever 3" in [one.name for one in outcome.rows]
+    assert "retriever 3" in [row.name for row in outcome.rows]
     assert {"system": "retriever 3", "baseline": "retriever 2"} in outcome.results.inputs["comparisons"]
     cut = loading.read(tmp_path / "tiny.yaml", ["retriever_2=null"], tmp_path).outcome
-    assert "retriever 3" not in [one.name for one in cut.rows]
+    assert "retriever 3" not in [row.name for row in cut.rows]
 
 
 def test_retrievers_with_two_towers_begin_both_from_the_encoder(tree: dict[str, Any], tmp_path: Path) -> None:
-    made = steps(tree, tmp_path, "retriever.towers=separate")
-    both = made["pre-training, two towers"]
-    assert same(both.inputs["encoder"], made["pre-training"])
+    output = steps(tree, tmp_path, "retriever.towers=separate")
+    both = output["pre-training, two towers"]
+    assert same(both.inputs["encoder"], output["pre-training"])
     for name in ("retriever 1", "retriever 2", "distilled retriever"):
-        assert same(made[name].inputs["start"], both)
-    assert same(made["retriever 1 without pre-training"].inputs["start"], made["start retriever"])
-    assert made["start retriever"].inputs["config"].towers == "separate"
+        assert same(output[name].inputs["start"], both)
+    assert same(output["retriever 1 without pre-training"].inputs["start"], output["start retriever"])
+    assert output["start retriever"].inputs["config"].towers == "separate"
 
 
 def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path: Path) -> None:
-    made = steps(tree, tmp_path, "seeds=[1, 2]")
+    output = steps(tree, tmp_path, "seeds=[1, 2]")
     for seed in (1, 2):
-        last = made[f"distilled retriever (seed {seed})"]
-        assert same(last.inputs["start"], made[f"pre-training (seed {seed})"])
-        assert same(last.inputs["rows"].inputs["ranker"], made[f"ranker (seed {seed})"])
-    assert same(made["ranker (seed 1)"].inputs["start"], made["ranker (seed 2)"].inputs["start"])
+        last = output[f"distilled retriever (seed {seed})"]
+        assert same(last.inputs["start"], output[f"pre-training (seed {seed})"])
+        assert same(last.inputs["rows"].inputs["ranker"], output[f"ranker (seed {seed})"])
+    assert same(output["ranker (seed 1)"].inputs["start"], output["ranker (seed 2)"].inputs["start"])
 
 
 @pytest.mark.parametrize(
@@ -205,17 +205,17 @@ def test_the_generators_of_two_phases_have_labels_of_their_own(tree: dict[str, A
     first = tree["pretrain"]
     training = {**first["generator"]["train"], "updates": first["generator"]["train"]["updates"] + 1}
     second = {**first, "generator": {**first["generator"], "train": training}}
-    found = steps({**tree, "pretrain": [first, second]}, tmp_path)
-    assert found["generator 1"].inputs["config"].updates + 1 == found["generator 2"].inputs["config"].updates
-    assert found["pre-training 2"].inputs["start"] is found["pre-training 1"]
+    result = steps({**tree, "pretrain": [first, second]}, tmp_path)
+    assert result["generator 1"].inputs["config"].updates + 1 == result["generator 2"].inputs["config"].updates
+    assert result["pre-training 2"].inputs["start"] is result["pre-training 1"]
 
 
 def test_the_generator_reads_the_retrievers_tokens(tree: dict[str, Any], tmp_path: Path) -> None:
     """Behind its prompts: the training stopped at tokens that were made with another tokenizer."""
-    made = steps(tree, tmp_path, "retriever.document_prompt='lora '", "retriever.query_prompt='gimi '")
-    config = made["start generator"].inputs["config"]
+    output = steps(tree, tmp_path, "retriever.document_prompt='lora '", "retriever.query_prompt='gimi '")
+    config = output["start generator"].inputs["config"]
     assert (config.document_prompt, config.query_prompt) == ("lora ", "gimi ")
-    assert same(made["generator"].inputs["tokens"], made["pre-training"].inputs["tokens"])
+    assert same(output["generator"].inputs["tokens"], output["pre-training"].inputs["tokens"])
 
 
 def test_a_ranker_learns_from_some_negatives(tree: dict[str, Any], tmp_path: Path) -> None:

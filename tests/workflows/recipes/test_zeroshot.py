@@ -22,13 +22,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, A
     """Two collections: a toy one, and one of fewer documents whose queries are among its documents."""
     folder = tmp_path_factory.mktemp("collections")
     toy.write_data(folder / "one")
-    own = toy.write_data(folder / "two", documents=32, queries=12)
-    texts = {row["doc_id"]: row["text"] for row in pq.read_table(own / "documents.parquet").to_pylist()}
+    itself = toy.write_data(folder / "two", documents=32, queries=12)
+    texts = {row["doc_id"]: row["text"] for row in pq.read_table(itself / "documents.parquet").to_pylist()}
     for name in ("queries", "qrels"):  # query q3 is document d3 too, which is judged relevant to it
-        path = own / f"{name}.parquet"
+        path = itself / f"{name}.parquet"
         rows = [{**row, "query_id": row["query_id"].replace("q", "d")} for row in pq.read_table(path).to_pylist()]
-        asked = [{**row, "text": texts[row["query_id"]]} if name == "queries" else row for row in rows]
-        pq.write_table(pa.Table.from_pylist(asked, schema=pq.read_schema(path)), path)
+        requests = [{**row, "text": texts[row["query_id"]]} if name == "queries" else row for row in rows]
+        pq.write_table(pa.Table.from_pylist(requests, schema=pq.read_schema(path)), path)
     places = {name: tiny.write_beir(folder / f"beir {name}", folder / name) for name in ("one", "two")}
     small = tiny.dpr(places["one"], encoder)
     data = {name: {"format": "beir", "path": str(path)} for name, path in places.items()}
@@ -52,25 +52,29 @@ def played(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, Any]) -> ti
 
 def test_each_collection_and_the_average_have_every_system(played: tiny.Place) -> None:
     rows = [row for row in played.metrics()["rows"] if row["measure"] == "nDCG@10"]
-    found = {(row["collection"], row["system"]): row["value"] for row in rows}
+    result = {(row["collection"], row["system"]): row["value"] for row in rows}
     systems = ("BM25", "retriever", "fusion")
-    assert set(found) == {(name, system) for name in ("First", "Second", "average") for system in systems}
+    assert set(result) == {(name, system) for name in ("First", "Second", "average") for system in systems}
     for system in systems:
-        assert found["average", system] == pytest.approx((found["First", system] + found["Second", system]) / 2)
-    compared = {(one["collection"], one["system"], one["baseline"]) for one in played.metrics()["comparisons"]}
+        assert result["average", system] == pytest.approx((result["First", system] + result["Second", system]) / 2)
+    compared = {
+        (metric["collection"], metric["system"], metric["baseline"]) for metric in played.metrics()["comparisons"]
+    }
     assert ("Second", "fusion", "BM25") in compared
-    assert {of[1:] for of in compared if of[0] == "average"} == {of[1:] for of in compared if of[0] == "Second"}
+    assert {subject[1:] for subject in compared if subject[0] == "average"} == {
+        subject[1:] for subject in compared if subject[0] == "Second"
+    }
 
 
 def test_steps_say_of_which_collection_they_are(played: tiny.Place) -> None:
-    labels = [one["label"] for one in played.metrics()["steps"]]
+    labels = [metric["label"] for metric in played.metrics()["steps"]]
     assert len(set(labels)) == len(labels)
     assert {"retriever", "First: bm25 ranking (test)", "Second: bm25 ranking (test)", "Second: fusion"} <= set(labels)
 
 
 def test_the_retrievers_space_is_looked_at_on_each_collection(played: tiny.Place) -> None:
     """Also where queries were left out of what it found: then nothing is its own nearest document."""
-    labels = [one["label"] for one in played.metrics()["steps"] if one["function"] == "analyse"]
+    labels = [metric["label"] for metric in played.metrics()["steps"] if metric["function"] == "analyse"]
     assert labels == ["First: retriever analysis", "Second: retriever analysis"]
     nearest = {label: json.loads((played.artifact(label) / "analysis.json").read_text())["nearest"] for label in labels}
     assert nearest[labels[0]] != nearest[labels[1]]
@@ -133,14 +137,14 @@ def row(system: str, collection: str, value: float) -> dict[str, Any]:
 
 def metrics_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What tables are made of, of one seed."""
-    means = [{**one, "seeds": [1], "low": one["value"] - 0.1, "high": one["value"] + 0.1} for one in rows]
+    means = [{**row, "seeds": [1], "low": row["value"] - 0.1, "high": row["value"] + 0.1} for row in rows]
     return {"rows": rows, "means": means, "comparisons": []}
 
 
 def test_an_average_is_of_what_was_measured_everywhere() -> None:
     rows = [row("a", "x", 0.2), row("a", "y", 0.4), row("b", "x", 0.9)]
-    made = averages_of(rows, {})
-    assert [(one["system"], one["value"], one["queries"]) for one in made] == [("a", pytest.approx(0.3), 6)]
+    output = averages_of(rows, {})
+    assert [(item["system"], item["value"], item["queries"]) for item in output] == [("a", pytest.approx(0.3), 6)]
     assert across({"rows": rows, "means": rows}) == []
 
 
@@ -154,14 +158,14 @@ def test_a_system_without_an_average_is_in_the_tables_of_its_collections() -> No
 def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
     """As CQADupStack's forums: (.2 + .4) / 2 = .3, and with .7 of another collection .5; all alike give .433."""
     rows = [row("a", "android", 0.2), row("a", "english", 0.4), row("a", "SciFact", 0.7), row("b", "android", 0.9)]
-    made = averages_of(rows, {"android": "CQADupStack", "english": "CQADupStack"})
-    found = [(one["system"], one["collection"], one["value"], one["queries"], one["over"]) for one in made]
-    assert found == [
+    output = averages_of(rows, {"android": "CQADupStack", "english": "CQADupStack"})
+    result = [(item["system"], item["collection"], item["value"], item["queries"], item["over"]) for item in output]
+    assert result == [
         ("a", "CQADupStack", pytest.approx(0.3), 6, ["android", "english"]),
         ("a", "average", pytest.approx(0.5), 9, ["SciFact", "CQADupStack"]),
     ]
-    metrics = metrics_of(rows + made)
-    assert [one["collection"] for one in by_collection(metrics)] == ["android", "english", "SciFact"]
+    metrics = metrics_of(rows + output)
+    assert [item["collection"] for item in by_collection(metrics)] == ["android", "english", "SciFact"]
     (shown,) = across(metrics)
     names = ["android", "english", "SciFact", "CQADupStack", "average"]
     assert [line["collection"] for line in shown["lines"]] == names
@@ -173,44 +177,46 @@ def test_two_retrievers_are_compared_on_the_average(tmp_path: Path, tree: dict[s
         **tree,
         "fusion": None,
         "analyse": None,
-        "collections": {name: {**asked, "part_of": "Both"} for name, asked in tree["collections"].items()},
+        "collections": {name: {**requests, "part_of": "Both"} for name, requests in tree["collections"].items()},
     }
     files = {}
     for pooling in ("cls", "mean"):
         files[pooling] = str(tmp_path / f"{pooling}.yaml")
         tiny.write(Path(files[pooling]), {**tree, "retriever": {**tree["retriever"], "pooling": pooling}})
-    told = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
-    place = tiny.place(tmp_path / "place", told)
+    report = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
+    place = tiny.place(tmp_path / "place", report)
     assert place("run") == 0
-    found = {
-        (one["collection"], one["system"]): one["value"]
-        for one in place.metrics()["rows"]
-        if one["measure"] == "nDCG@10"
+    result = {
+        (metric["collection"], metric["system"]): metric["value"]
+        for metric in place.metrics()["rows"]
+        if metric["measure"] == "nDCG@10"
     }
     for system in ("cls: retriever", "mean: retriever"):
-        mean = pytest.approx((found["First", system] + found["Second", system]) / 2)
-        assert found["Both", system] == found["average", system] == mean
+        mean = pytest.approx((result["First", system] + result["Second", system]) / 2)
+        assert result["Both", system] == result["average", system] == mean
     compared = {
-        one["collection"]: one["difference"] for one in place.metrics()["comparisons"] if one["measure"] == "nDCG@10"
+        metric["collection"]: metric["difference"]
+        for metric in place.metrics()["comparisons"]
+        if metric["measure"] == "nDCG@10"
     }
-    gain = found["average", "mean: retriever"] - found["average", "cls: retriever"]
+    gain = result["average", "mean: retriever"] - result["average", "cls: retriever"]
     assert compared["average"] == compared["Both"] == pytest.approx(gain)
     lines = table(place.metrics()).splitlines()
     assert [line.split()[0] for line in lines[3:7]] == ["First", "Second", "Both", "average"]
-    at = lines.index("Averages over collections, compared")
-    assert "  mean: retriever against cls: retriever" in lines[at:]
+    position = lines.index("Averages over collections, compared")
+    assert "  mean: retriever against cls: retriever" in lines[position:]
     assert "Differences of averages" in next(place.runs.glob("*/report.html")).read_text()
 
 
 def test_experiments_that_take_a_collection_apart_differently_are_refused(tmp_path: Path, tree: dict[str, Any]) -> None:
     files = {}
     for whole in ("One", "Other"):
-        own = {"First": {**tree["collections"]["First"], "part_of": whole}, "Second": tree["collections"]["Second"]}
+        itself = {"First": {**tree["collections"]["First"], "part_of": whole}, "Second": tree["collections"]["Second"]}
         files[whole] = str(tmp_path / f"{whole}.yaml")
-        tiny.write(Path(files[whole]), {**tree, "collections": own})
-    told = {"recipe": "compare", "experiments": files, "baseline": "One", "systems": ["retriever"]}
+        tiny.write(Path(files[whole]), {**tree, "collections": itself})
+    report = {"recipe": "compare", "experiments": files, "baseline": "One", "systems": ["retriever"]}
     with pytest.raises(UserError, match=r"'Other' has 'First' as a part of 'Other', and another .* of 'One'"):
-        loading.read(tiny.write(tmp_path / "compare.yaml", told), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "compare.yaml", report), [], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +230,9 @@ def test_experiments_that_take_a_collection_apart_differently_are_refused(tmp_pa
 def test_a_name_is_of_a_collection_or_of_a_mean(
     tmp_path: Path, tree: dict[str, Any], first: str, part_of: str | None, says: str
 ) -> None:
-    own = {first: {**tree["collections"]["First"], "part_of": part_of}, "Second": tree["collections"]["Second"]}
+    itself = {first: {**tree["collections"]["First"], "part_of": part_of}, "Second": tree["collections"]["Second"]}
     with pytest.raises(UserError, match=says):
-        loading.read(tiny.write(tmp_path / "zero.yaml", {**tree, "collections": own}), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "zero.yaml", {**tree, "collections": itself}), [], tmp_path)
 
 
 def test_the_retriever_of_an_experiment_is_taken(
@@ -234,14 +240,14 @@ def test_the_retriever_of_an_experiment_is_taken(
 ) -> None:
     """Trained as its file says, here on candidates that were screened."""
     dpr = tiny.write(tmp_path / "dpr.yaml", {**tiny.dpr(beir, encoder), "screen": {"relative": 0.95}})
-    told = {key: value for key, value in tree.items() if key != "retriever"} | {"experiment": str(dpr)}
-    made = loading.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
-    assert made.outcome.retrieval.retriever.label == "retriever"
-    assert made.outcome.retrieval.retriever.function.__name__ == "train"
-    for mistake in ({**told, "retriever": tree["retriever"]}, {k: v for k, v in told.items() if k != "experiment"}):
+    report = {key: value for key, value in tree.items() if key != "retriever"} | {"experiment": str(dpr)}
+    output = loading.read(tiny.write(tmp_path / "zero.yaml", report), [], tmp_path)
+    assert output.outcome.retrieval.retriever.label == "retriever"
+    assert output.outcome.retrieval.retriever.function.__name__ == "train"
+    for mistake in ({**report, "retriever": tree["retriever"]}, {k: v for k, v in report.items() if k != "experiment"}):
         with pytest.raises(UserError, match="say either `retriever` or `experiment`"):
             loading.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)
-    place = tiny.place(tmp_path / "place", {**told, "collections": {"Second": tree["collections"]["Second"]}})
+    place = tiny.place(tmp_path / "place", {**report, "collections": {"Second": tree["collections"]["Second"]}})
     assert place("run") == 0
     assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "retriever", "fusion"}
     assert place("export", str(tmp_path / "out")) == 0
@@ -259,9 +265,9 @@ def test_other_judgements_are_measured_and_do_not_count(tree: dict[str, Any], tm
     """They are of the same queries, so nothing is encoded or searched again."""
     plain = loading.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path).outcome
     first = {**tree["collections"]["First"], "other_qrels": {"First, graded": tree["collections"]["Second"]["data"]}}
-    told = {**tree, "collections": {**tree["collections"], "First": first}}
-    outcome = loading.read(tiny.write(tmp_path / "told.yaml", told), [], tmp_path).outcome
-    assert {one.collection for one in outcome.rows} == {"First", "First, graded", "Second"}
-    rankings = [{one.ranking.fingerprint for one in of.rows if one.ranking} for of in (outcome, plain)]
+    report = {**tree, "collections": {**tree["collections"], "First": first}}
+    outcome = loading.read(tiny.write(tmp_path / "told.yaml", report), [], tmp_path).outcome
+    assert {row.collection for row in outcome.rows} == {"First", "First, graded", "Second"}
+    rankings = [{row.ranking.fingerprint for row in subject.rows if row.ranking} for subject in (outcome, plain)]
     assert rankings[0] == rankings[1]
     assert outcome.parts == {"First, graded": None}

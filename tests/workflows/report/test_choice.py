@@ -23,8 +23,8 @@ def selecting(
 ) -> dict[str, Any]:
     """Systems whose values differ by a constant, so that no difference is within its standard error."""
     of_each = {name: [EVEN + value] for name, value in values.items()}
-    made = selected(of_each, {name: name in trained for name in values}, costs)
-    write_json(out / FILE, {"split": "dev", "measure": "RR@10", "queries": len(EVEN), **made})
+    output = selected(of_each, {name: name in trained for name in values}, costs)
+    write_json(out / FILE, {"split": "dev", "measure": "RR@10", "queries": len(EVEN), **output})
     return {}
 
 
@@ -66,11 +66,11 @@ def test_only_the_best_untrained_system_is_called_so(
     tmp_path: Path, values: dict[str, float], trained: list[str], costs: dict[str, int], called: dict[str, str]
 ) -> None:
     """Where nothing was trained, the chosen system is compared with the cheapest, above which better ones stand."""
-    made = step("selection", selecting, values=values, trained=trained, costs=costs)
-    last, store = step("results", results, selection=made), Store(tmp_path)
+    output = step("selection", selecting, values=values, trained=trained, costs=costs)
+    last, store = step("results", results, selection=output), Store(tmp_path)
     for node in graph([last]):
         execute(node, store, None, on_wait=print)
     shown = choice(last, store)
     assert shown is not None
-    assert {one["system"]: one["chosen"] for one in shown["candidates"]} == called
-    assert [one["system"] for one in shown["candidates"]] == list(called)
+    assert {item["system"]: item["chosen"] for item in shown["candidates"]} == called
+    assert [item["system"] for item in shown["candidates"]] == list(called)

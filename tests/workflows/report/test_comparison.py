@@ -25,8 +25,8 @@ def both(played: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place
     """Two finished runs in one store, which differ in the updates of the game, and their folders."""
     place = played.copy(tmp_path_factory.mktemp("two") / "place")
     assert place("run", "--set", LONGER) == 0
-    [other] = [path for path in place.runs.iterdir() if path.name.startswith("tiny-")]
-    return place, place.runs / "tiny", other
+    [second] = [path for path in place.runs.iterdir() if path.name.startswith("tiny-")]
+    return place, place.runs / "tiny", second
 
 
 def call(place: Place, *words: str) -> int:
@@ -47,14 +47,14 @@ def test_a_run_is_read_from_its_folder_as_from_its_config(both: tuple[Place, Pat
 
 def test_it_began_where_the_changed_number_is_an_input(both: tuple[Place, Path, Path]) -> None:
     place, *folders = both
-    found = differences(*read_runs(folders, place.runs, place.where))
-    assert found.config == [("retriever.game.train.updates", 3, 2)]
-    assert [node.label for node, _ in found.began][:1] == ["retriever 1 groups"]
-    assert ("groups", 12, 8) in found.began[0][1]
-    assert {node.label for node in found.followed} >= {"retriever 1 ranking (test)", "retriever 1 measures", "results"}
-    assert "warm retriever" in {node.label for node in found.same}
-    assert found.removed == found.apart == []
-    assert found.compared == 0  # one store: the same artifacts
+    result = differences(*read_runs(folders, place.runs, place.where))
+    assert result.config == [("retriever.game.train.updates", 3, 2)]
+    assert [node.label for node, _ in result.began][:1] == ["retriever 1 groups"]
+    assert ("groups", 12, 8) in result.began[0][1]
+    assert {node.label for node in result.followed} >= {"retriever 1 ranking (test)", "retriever 1 measures", "results"}
+    assert "warm retriever" in {node.label for node in result.same}
+    assert result.removed == result.apart == []
+    assert result.compared == 0  # one store: the same artifacts
 
 
 def test_show_diff_says_so(both: tuple[Place, Path, Path], said: Said) -> None:
@@ -81,14 +81,14 @@ def test_the_same_steps_with_other_results_are_found(
 ) -> None:
     """Of two stores, the first artifact in order whose data differs, however many follow."""
     place, first, _ = both
-    other = place.copy(tmp_path / "elsewhere")
-    assert call(place, "show", "--diff", str(first), str(other.runs / "tiny")) == 0
+    second = place.copy(tmp_path / "elsewhere")
+    assert call(place, "show", "--diff", str(first), str(second.runs / "tiny")) == 0
     assert re.search(r"The data of the \d+ artifacts that both have is the same, bit by bit\.", said()[0])
     for label in ("warm-retriever-ranking-(test)", "bm25-ranking-(test)"):
-        file = other.artifact(label) / "ranking.parquet"
+        file = second.artifact(label) / "ranking.parquet"
         table = pq.read_table(file)
         pq.write_table(table.slice(0, len(table) - 1), file)
-    assert call(place, "show", "--diff", str(first), str(other.runs / "tiny")) == 0
+    assert call(place, "show", "--diff", str(first), str(second.runs / "tiny")) == 0
     text = said()[0]
     assert "Same steps, other results: 2 of the" in text
     assert "  bm25 ranking (test): ranking.parquet" in text
@@ -103,19 +103,19 @@ def test_the_page_has_each_system_of_both_with_p(both: tuple[Place, Path, Path],
     text = page.read_text()
     assert "retriever.game.train.updates" in text
     assert "retriever 1 groups" in text
-    one, two = read_runs([first, second], place.runs, place.where)
+    single, two = read_runs([first, second], place.runs, place.where)
     tables = [
-        pq.read_table(run.store.path(of.metrics) / "per_query.parquet")
-        for run in (two, one)
-        for of in run.experiment.outcome.rows
-        if of.name == "retriever 1"
+        pq.read_table(run.store.path(row.metrics) / "per_query.parquet")
+        for run in (two, single)
+        for row in run.experiment.outcome.rows
+        if row.name == "retriever 1"
     ]
     entry = compare([tables[0]], [tables[1]], seed=0)[0]
     row = text.split('<th scope="row">retriever 1')[1].split("</tr>")[0]
     assert f'data-value="{entry["difference"]}"' in row
     assert f'data-p="{entry["p"]}"' in row
-    of = [table.filter(np.array(table["measure"]) == entry["measure"]) for table in tables]
-    values = [table["value"].to_numpy().mean() for table in of]
+    subject = [table.filter(np.array(table["measure"]) == entry["measure"]) for table in tables]
+    values = [table["value"].to_numpy().mean() for table in subject]
     assert f"{values[1]:.3f} → {values[0]:.3f}" in row
     assert text.count("data-holm") == text.count("data-p=")
     assert f"retriever 1, {second.name}" in text  # to choose from, query by query
@@ -133,7 +133,7 @@ def test_measures_of_one_system_alone_have_columns_of_their_own(
     place = both[0].copy(tmp_path / "place")
     folders = [place.runs / folder.name for folder in both[1:]]
     for run in read_runs(folders, place.runs, place.where):
-        (system,) = [one for one in run.experiment.outcome.rows if one.name == "retriever 1"]
+        (system,) = [row for row in run.experiment.outcome.rows if row.name == "retriever 1"]
         path = run.store.path(system.metrics) / "per_query.parquet"
         values = pq.read_table(path)
         names = pc.replace_substring(values["measure"], "RR@10", "EM")
@@ -160,9 +160,9 @@ def test_runs_with_other_queries_are_compared_on_those_that_both_have(
     sample = ["--set", "data.sample.test=4", "--set", "seeds=[1]"]
     assert place("run") == 0
     assert place("run", *sample) == 0
-    [other] = [path for path in place.runs.iterdir() if path.name.startswith("tiny-")]
+    [second] = [path for path in place.runs.iterdir() if path.name.startswith("tiny-")]
     said()
-    assert call(place, "report", "--compare", str(place.runs / "tiny"), str(other)) == 0
+    assert call(place, "report", "--compare", str(place.runs / "tiny"), str(second)) == 0
     text = Path(said()[0].strip()).read_text()
     assert "4 queries that both have" in text
     for row in text.split('<th scope="row">')[1:]:

@@ -21,8 +21,8 @@ COLUMN = "[...document.querySelectorAll('table')[0].tBodies[0].rows].map(row => 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("browser")) as made:
-        yield made
+    with Browser(tmp_path_factory.mktemp("browser")) as output:
+        yield output
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_totals_stay_last_and_names_are_sorted_as_words(page: Browser) -> None:
 
 def test_a_query_from_right_to_left_leaves_the_numbers_beside_it_in_their_order(page: Browser) -> None:
     page.run("document.querySelector('.found b').textContent = '\\u202eabc \\u05d0\\u05d1'")
-    left, right = page.run("""(() => {
+    rest, right = page.run("""(() => {
         const { childNodes } = document.querySelector('.found span');
         const place = (from, to) => {
             const range = document.createRange();
@@ -76,7 +76,7 @@ def test_a_query_from_right_to_left_leaves_the_numbers_beside_it_in_their_order(
         };
         return [place(0, 5), place(5, childNodes[0].length)];
     })()""")
-    assert page.run("document.querySelector('.found b').getBoundingClientRect().right") <= left < right
+    assert page.run("document.querySelector('.found b').getBoundingClientRect().right") <= rest < right
     tip = page.run("document.querySelector('#queries .bar title').textContent")
     assert tip.startswith("\u2068")
     assert "\u2069: " in tip
@@ -105,7 +105,7 @@ def test_charts_are_saved_as_they_look_on_light_paper(page: Browser) -> None:
     assert drawn.get("width") == "340"
     line = next(path for path in drawn.iter(f"{SVG}path") if path.get("stroke") == "rgb(11, 98, 196)")
     assert line.get("fill") == "none"
-    assert not any(one.get("class") for one in drawn.iter())
+    assert not any(item.get("class") for item in drawn.iter())
     assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"  # dark as it was
 
 
@@ -128,29 +128,29 @@ def test_any_two_systems_are_compared_query_by_query(page: Browser) -> None:
     data = json.loads(page.run("document.getElementById('queries-data').textContent"))
     [place] = data["places"]
     assert page.run("[...document.querySelector('.pick select').options].map(one => one.text)") == place["systems"]
-    one, two = place["systems"].index("retriever 1"), place["systems"].index("BM25")
+    first, two = place["systems"].index("retriever 1"), place["systems"].index("BM25")
     page.run(f"""(() => {{
         const [first, second] = document.querySelectorAll('.pick select');
-        first.value = {one}; second.value = {two};
+        first.value = {first}; second.value = {two};
         second.dispatchEvent(new Event('change'));
     }})()""")
-    differences = [a - b for a, b in zip(place["values"][one][0], place["values"][two][0], strict=True)]
+    differences = [a - b for a, b in zip(place["values"][first][0], place["values"][two][0], strict=True)]
     assert page.run("document.querySelectorAll('#queries .bar.won').length") == sum(d > 0 for d in differences)
     assert page.run("document.querySelectorAll('#queries .bar.lost').length") == sum(d < 0 for d in differences)
-    said = page.run("document.querySelector('#queries [aria-live]').innerText")
-    assert said.startswith(f"retriever 1 is better than BM25 on {sum(d > 0 for d in differences)} queries")
-    best = max(range(len(differences)), key=lambda at: (differences[at], -at))
+    text = page.run("document.querySelector('#queries [aria-live]').innerText")
+    assert text.startswith(f"retriever 1 is better than BM25 on {sum(d > 0 for d in differences)} queries")
+    best = max(range(len(differences)), key=lambda position: (differences[position], -position))
     assert page.run("document.querySelector('.found b').innerText") == place["queries"][best]
     page.run("document.querySelector('.found summary').focus()")
     page.press("Enter")
     page.run("new Promise(done => setTimeout(done, 100))")
     heads = page.run("[...document.querySelectorAll('.found[open] h4')].map(one => one.innerText)")
-    ranks = [place["ranks"][system][best] for system in (one, two)]
+    ranks = [place["ranks"][system][best] for system in (first, two)]
     assert heads == [
         f"{name}: {'not retrieved' if rank is None else f'rank {rank}'}"
         for name, rank in zip(("retriever 1", "BM25"), ranks, strict=True)
     ]
-    title = place["documents"][place["first"][one][best][0]][1].split()[0]
+    title = place["documents"][place["first"][first][best][0]][1].split()[0]
     assert title in page.run("document.querySelector('.found[open] p.document').innerText")
 
 

@@ -27,9 +27,9 @@ def test_a_record_has_what_was_measured_and_how(played: Place, tmp_path: Path, s
     run, steps = record["run"], tiny.records(played.store)
     assert run["config"] == "tiny.yaml"
     assert (run["seeds"], run["set"]) == ([1], [])
-    assert sum(of["steps"] for of in run["steps"].values()) == len(steps)
-    assert abs(run["seconds"] - sum(one["seconds"] for one in steps)) < 0.1 + 0.01 * len(steps)
-    assert all(one["code"] in run["code"] for one in steps)
+    assert sum(value["steps"] for value in run["steps"].values()) == len(steps)
+    assert abs(run["seconds"] - sum(step["seconds"] for step in steps)) < 0.1 + 0.01 * len(steps)
+    assert all(step["code"] in run["code"] for step in steps)
     assert run["collections"] == [{"name": "toy", "documents": 40, "queries": {"train": 16, "dev": 4, "test": 4}}]
     [machine] = run["machines"]
     assert machine.items() >= {"device": "cpu", "mode": "inline", "train": {"workers": 1, "threads": 1}}.items()

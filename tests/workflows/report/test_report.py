@@ -40,8 +40,8 @@ def ingest(out: Path, machine: Any) -> dict[str, Any]:
     documents = [f"d{n}" for n in range(QUERY_COUNT + DEPTH)]
     titles = [f"thing {n}" for n in range(len(documents))]
     pq.write_table(pa.table(queries, schema=QUERIES), out / "queries.parquet")
-    told = {"doc_id": documents, "title": titles, "text": [f"All of {title}." for title in titles]}
-    pq.write_table(pa.table(told, schema=DOCUMENTS), out / "documents.parquet")
+    report = {"doc_id": documents, "title": titles, "text": [f"All of {title}." for title in titles]}
+    pq.write_table(pa.table(report, schema=DOCUMENTS), out / "documents.parquet")
     judged = {"query_id": names, "doc_id": documents[:QUERY_COUNT], "relevance": [1] * QUERY_COUNT}
     pq.write_table(pa.table({**judged, "split": queries["split"]}, schema=QRELS), out / "qrels.parquet")
     return {"documents": len(documents)}
@@ -53,10 +53,10 @@ def search(out: Path, machine: Any, *, data: Path, skill: float, seed: int) -> d
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
     for query in range(QUERY_COUNT):
         place = 0 if rng.random() < skill else int(rng.integers(0, DEPTH + 2))
-        others = [f"d{(query + 1 + n) % (QUERY_COUNT + DEPTH)}" for n in range(DEPTH)]
-        found = [*others[:place], f"d{query}", *others[place:]][:DEPTH]
+        rest = [f"d{(query + 1 + n) % (QUERY_COUNT + DEPTH)}" for n in range(DEPTH)]
+        result = [*rest[:place], f"d{query}", *rest[place:]][:DEPTH]
         columns["query_id"] += [str(query)] * DEPTH
-        columns["doc_id"] += found
+        columns["doc_id"] += result
         columns["rank"] += range(1, DEPTH + 1)
         columns["score"] += [10 - n * skill for n in range(DEPTH)]
     pq.write_table(pa.table(columns, schema=RANKING), out / "ranking.parquet")
@@ -101,8 +101,8 @@ def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step, list[Row
             )
             systems.append(Row(system, number, "things", "test", seed, measured, data, ranking))
     pairs = [("retriever 2", "warm retriever"), ("control: in-batch", "warm retriever"), ("BM25", "retriever 2")]
-    asked = [{"system": system, "baseline": baseline} for system, baseline in pairs]
-    last = step("results", results, systems=[one.inputs() for one in systems], comparisons=asked, rounds=2000)
+    requests = [{"system": system, "baseline": baseline} for system, baseline in pairs]
+    last = step("results", results, systems=[system.inputs() for system in systems], comparisons=requests, rounds=2000)
     return [*trained, last], last, systems
 
 
@@ -167,12 +167,14 @@ def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, An
     assert all(set(row) == row_keys for row in metrics["rows"])
     assert len(metrics["rows"]) == len(GAME) * 3 * len(MEASURES)
     assert len(metrics["means"]) == len(GAME) * len(MEASURES)
-    assert all(one["low"] < one["value"] < one["high"] and one["seeds"] == [1, 2, 3] for one in metrics["means"])
+    assert all(
+        metric["low"] < metric["value"] < metric["high"] and metric["seeds"] == [1, 2, 3] for metric in metrics["means"]
+    )
     assert len(metrics["comparisons"]) == 2 * 3 * len(MEASURES)  # two tests of three pairs
     step_keys = {"label", "function", "executed", "seconds", "time", "model_seconds", "roofline_seconds"}
-    assert all(set(one) == step_keys for one in metrics["steps"])
-    assert {one["function"] for one in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
-    assert all(one["executed"] for one in metrics["steps"])
+    assert all(set(metric) == step_keys for metric in metrics["steps"])
+    assert {metric["function"] for metric in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
+    assert all(metric["executed"] for metric in metrics["steps"])
 
 
 def test_beside_its_cost_a_system_has_its_measure_on_the_collection_itself(tmp_path: Path) -> None:
@@ -187,22 +189,22 @@ def test_beside_its_cost_a_system_has_its_measure_on_the_collection_itself(tmp_p
 
 def sampled(out: Path, machine: Any, *, data: Path, ranking: Path, queries: int) -> dict[str, Any]:
     """What a ranker that read a sample of the queries has."""
-    asked = pa.array(measured_queries(data, "test", queries), TEXT)
-    pq.write_table(of_queries(ranking / "ranking.parquet", RANKING, asked), out / "ranking.parquet")
+    requests = pa.array(measured_queries(data, "test", queries), TEXT)
+    pq.write_table(of_queries(ranking / "ranking.parquet", RANKING, requests), out / "ranking.parquet")
     return {"queries": queries}
 
 
 def test_no_query_is_lost_that_a_system_was_not_asked(played: tuple[Path, dict[str, Any], Store]) -> None:
     store = played[2]
-    systems = {one.name: one for one in game((1,))[2]}
+    systems = {item.name: item for item in game((1,))[2]}
     ranker = systems["ranker 1 over retriever 1"]
     ranking = step("sample", sampled, data=ranker.data, ranking=ranker.ranking, queries=10)
     execute(ranking, store, None, on_wait=print)
     pair = replace(ranker, ranking=ranking, queries=10), systems["BM25"]
-    for one, other in (pair, pair[::-1]):
-        made = examples(pair, store, (one.name, other.name))
-        assert made is not None
-        assert sum(made["counts"].values()) == 10
+    for first, second in (pair, pair[::-1]):
+        output = examples(pair, store, (first.name, second.name))
+        assert output is not None
+        assert sum(output["counts"].values()) == 10
 
 
 def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, Any], Store]) -> None:
@@ -238,7 +240,7 @@ def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> 
 def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Store], tmp_path: Path) -> None:
     """Only a game is said to be one, measures to be there, and systems that can be asked to be."""
     wanted, last, systems = game()
-    others = [replace(one, round=None) for one in systems]
+    rest = [replace(system, round=None) for system in systems]
 
     def said(results: Step | None, systems: list[Row], unmeasured: str = "") -> str:
         report.write(
@@ -256,12 +258,14 @@ def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Stor
 
     measured = "No system was trained on the measured queries."
     assert f"against each other in rounds. {measured}" in said(last, systems)
-    assert "in rounds" not in said(last, others)
-    assert measured in said(last, others)
-    assert "measured queries" not in said(None, others, "Nothing was measured.")
-    asked = "searches with these systems"
-    assert asked in said(last, others)
-    assert asked not in said(last, [replace(one, ranking=None) for one in others])  # as of folds: over several rankings
+    assert "in rounds" not in said(last, rest)
+    assert measured in said(last, rest)
+    assert "measured queries" not in said(None, rest, "Nothing was measured.")
+    requests = "searches with these systems"
+    assert requests in said(last, rest)
+    assert requests not in said(
+        last, [replace(item, ranking=None) for item in rest]
+    )  # as of folds: over several rankings
 
 
 def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store]) -> None:
@@ -300,24 +304,24 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
     order = [next(n for n, line in enumerate(lines) if line.startswith(f"  {system} ")) for system, _, _ in GAME]
     assert order == sorted(order)
     means = [row["value"] for row in played[1]["rows"] if row["system"] == "BM25" and row["measure"] == "RR@10"]
-    mean = next(one for one in played[1]["means"] if (one["system"], one["measure"]) == ("BM25", "RR@10"))
+    mean = next(item for item in played[1]["means"] if (item["system"], item["measure"]) == ("BM25", "RR@10"))
     half = (mean["high"] - mean["low"]) / 2
     assert f"{np.mean(means):.3f} ± {half:.3f} ({np.std(means, ddof=1):.3f})" in lines[order[0]]
     better = next(n for n, line in enumerate(lines) if "retriever 2 against warm retriever (3 seeds)" in line)
     assert re.fullmatch(r" +RR@10  \+0\.\d{3} ± 0\.\d{3}  better +<\.001 +<\.001 +<\.001 +\.00\d", lines[better + 1])
     assert "RR@10: 1 / rank of the first relevant document (0 beyond rank 10)." in text
-    said = " ".join(text.split())
-    assert "the method: p counts queries and trainings as chance" in said
-    assert "Holm: p is corrected for the 6 differences of this table." in said
+    message = " ".join(text.split())
+    assert "the method: p counts queries and trainings as chance" in message
+    assert "Holm: p is corrected for the 6 differences of this table." in message
 
 
 def test_words_go_by_the_corrected_p_of_the_test_that_counts_most() -> None:
     """Clear over the queries alone, and without the correction; not over trainings too, with it."""
-    about = {"collection": "c", "split": "test", "measure": "RR", "queries": 9, "system": "new", "baseline": "old"}
-    compared = {**about, "seeds": [1, 2], "difference": 0.1, "low": -0.02, "high": 0.22}
+    details = {"collection": "c", "split": "test", "measure": "RR", "queries": 9, "system": "new", "baseline": "old"}
+    compared = {**details, "seeds": [1, 2], "difference": 0.1, "low": -0.02, "high": 0.22}
     metrics: dict[str, Any] = {
-        "rows": [{**about, "round": None, "seed": seed, "value": 0.5} for seed in (1, 2)],
-        "means": [{**about, "seeds": [1, 2], "value": 0.5, "low": 0.4, "high": 0.6}],
+        "rows": [{**details, "round": None, "seed": seed, "value": 0.5} for seed in (1, 2)],
+        "means": [{**details, "seeds": [1, 2], "value": 0.5, "low": 0.4, "high": 0.6}],
         "comparisons": [
             {**compared, "test": THIS_TRAINING, "p": 0.001, "p_holm": 0.002},
             {**compared, "test": THE_METHOD, "p": 0.04, "p_holm": 0.08},
@@ -345,7 +349,7 @@ def test_steps_that_were_there_are_told_from_those_that_ran(
         executed={last.fingerprint},
         config={},
     )
-    assert [one["label"] for one in metrics["steps"] if one["executed"]] == ["results"]
+    assert [metric["label"] for metric in metrics["steps"] if metric["executed"]] == ["results"]
 
 
 def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
@@ -363,7 +367,7 @@ def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
         config={},
     )
     assert metrics["rows"] == []
-    assert [one["label"] for one in metrics["steps"]] == ["data"]
+    assert [metric["label"] for metric in metrics["steps"]] == ["data"]
     assert table(metrics) == "No measures yet."
     assert "There are no measures yet" in (tmp_path / "run" / "report.html").read_text()
 
@@ -382,8 +386,8 @@ def noted_ranking(out: Path, machine: Any, *, seed: int, more: bool) -> dict[str
 def test_what_the_steps_of_several_seeds_say_alike_is_said_once(tmp_path: Path) -> None:
     steps = [step(f"gate (seed {seed})", noted, seed=seed, more=seed == 2) for seed in (1, 2, 3, 10)]
     store = Store(tmp_path / "store")
-    for one in steps:
-        execute(one, store, None, on_wait=print)
+    for item in steps:
+        execute(item, store, None, on_wait=print)
     metrics = metrics_of(None, finished_steps(steps, store), store, set())
     assert metrics["notes"] == [
         "gate (seed 1), and 2 more with other numbers: It took 1.5 tries.",
@@ -401,11 +405,11 @@ def test_examples_are_of_queries_that_both_were_asked(played: tuple[Path, dict[s
     run, _, store = played
     _, _, systems = game()
     pair = "retriever 2", "warm retriever"
-    found = examples(systems, store, pair)
-    assert found is not None
-    assert (found["collection"], found["seed"]) == ("things", 1)
-    other = next(one for one in systems if one.name == "BM25")
-    assert examples([replace(other, name=pair[0], collection="others"), *systems], store, pair) == found
+    result = examples(systems, store, pair)
+    assert result is not None
+    assert (result["collection"], result["seed"]) == ("things", 1)
+    second = next(system for system in systems if system.name == "BM25")
+    assert examples([replace(second, name=pair[0], collection="others"), *systems], store, pair) == result
     assert "retriever 2 (seed 1) ranks the first relevant document higher" in (run / "report.html").read_text()
 
 
@@ -416,9 +420,9 @@ def test_examples_are_left_out_when_the_rankings_were_dropped(
     store = Store(tmp_path / "store")
     for node in graph(wanted):
         execute(node, store, None, on_wait=print)
-    for one in systems:
-        assert one.ranking is not None
-        store.drop(one.ranking, ["ranking.parquet"])
+    for system in systems:
+        assert system.ranking is not None
+        store.drop(system.ranking, ["ranking.parquet"])
     report.write(
         tmp_path / "run",
         title="Clean",
@@ -431,15 +435,15 @@ def test_examples_are_left_out_when_the_rankings_were_dropped(
     )
     text = (tmp_path / "run" / "report.html").read_text()
     assert "Queries won and lost" not in text
-    said = Page(text).text
-    assert re.search(r"BM25\d\.\d{3} ± \d\.\d{3}\d\.\d{3} ± \d\.\d{3}\s", said)  # one seed has no deviation
-    assert "Intervals count the queries as chance." in said
-    assert "one seed says nothing about the method" in said
+    message = Page(text).text
+    assert re.search(r"BM25\d\.\d{3} ± \d\.\d{3}\d\.\d{3} ± \d\.\d{3}\s", message)  # one seed has no deviation
+    assert "Intervals count the queries as chance." in message
+    assert "one seed says nothing about the method" in message
 
 
 def test_outcomes_are_words_for_people() -> None:
-    said = [(0.1, 0.0001), (-0.1, 0.0213), (0.1, 0.0999), (-0.1, 0.05), (0.0, 1.0)]
-    assert [(outcome(difference, p), p_text(p)) for difference, p in said] == [
+    text = [(0.1, 0.0001), (-0.1, 0.0213), (0.1, 0.0999), (-0.1, 0.05), (0.0, 1.0)]
+    assert [(outcome(difference, p), p_text(p)) for difference, p in text] == [
         ("better", "p < .001"),
         ("worse", "p = .021"),
         ("no clear difference", "p = .100"),
@@ -450,13 +454,13 @@ def test_outcomes_are_words_for_people() -> None:
 
 def test_a_measure_of_fewer_queries_says_of_how_many() -> None:
     """And keeps no row from being compared; nor does a system's seed make another's of several seeds."""
-    about = {"round": None, "collection": "c", "split": "test", "value": 0.5}
+    details = {"round": None, "collection": "c", "split": "test", "value": 0.5}
     rows = [
-        {**about, "system": name, "seed": seed, "measure": measure, "queries": queries}
+        {**details, "system": name, "seed": seed, "measure": measure, "queries": queries}
         for name, seed in (("old", 1), ("new", 2))
         for measure, queries in (("RR", 4), ("Answer@5", 1))
     ]
-    rows += [{**about, "system": "of a sample", "seed": 1, "measure": "RR", "queries": 2}]
+    rows += [{**details, "system": "of a sample", "seed": 1, "measure": "RR", "queries": 2}]
     means = [{**row, "seeds": [row["seed"]], "low": 0.4, "high": 0.6} for row in rows]
     lines = table({"rows": rows, "means": means, "comparisons": [], "steps": []}).splitlines()
     assert lines[0] == "c, test split: 4 queries"
@@ -468,16 +472,16 @@ def test_a_measure_of_fewer_queries_says_of_how_many() -> None:
 def test_rankings_of_other_systems_have_a_note_each(tmp_path: Path) -> None:
     steps = [step(f"{name} ranking", noted_ranking, seed=seed, more=False) for name, seed in (("old", 1), ("new", 2))]
     store = Store(tmp_path / "store")
-    for one in steps:
-        execute(one, store, None, on_wait=print)
+    for item in steps:
+        execute(item, store, None, on_wait=print)
     notes = metrics_of(None, finished_steps(steps, store), store, set())["notes"]
     assert notes == ["old ranking: It took 1.5 tries.", "new ranking: It took 2.5 tries."]
 
 
 def test_a_wide_table_is_cut_into_blocks() -> None:
-    about = {"round": None, "collection": "c", "split": "test", "seed": 1, "queries": 5, "value": 0.5}
+    details = {"round": None, "collection": "c", "split": "test", "seed": 1, "queries": 5, "value": 0.5}
     rows = [
-        {**about, "system": "a system with a name that is far too long for a table", "measure": f"R@{n}"}
+        {**details, "system": "a system with a name that is far too long for a table", "measure": f"R@{n}"}
         for n in range(1, 20)
     ]
     means = [{**row, "seeds": [1], "low": 0.4, "high": 0.6} for row in rows]

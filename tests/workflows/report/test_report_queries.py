@@ -19,20 +19,20 @@ def run(played: Place) -> Run:
 
 
 def listed(run: Run) -> list[Listed]:
-    return [Listed(one.name, one, run.store) for one in run.experiment.outcome.rows]
+    return [Listed(row.name, row, run.store) for row in run.experiment.outcome.rows]
 
 
 def test_values_ranks_and_documents_are_those_of_the_run(run: Run) -> None:
     [place] = queries(listed(run))
-    assert place["systems"] == list(dict.fromkeys(one.name for one in run.experiment.outcome.rows))
+    assert place["systems"] == list(dict.fromkeys(row.name for row in run.experiment.outcome.rows))
     assert place["measured"] == len(place["queries"]) == place["shown"]
-    means = {(one["system"], one["measure"]): one["value"] for one in run.folder.metrics()["means"]}
-    for system, of in zip(place["systems"], place["values"], strict=True):
-        for measure, values in zip(place["measures"], of, strict=True):
+    means = {(metric["system"], metric["measure"]): metric["value"] for metric in run.folder.metrics()["means"]}
+    for system, subject in zip(place["systems"], place["values"], strict=True):
+        for measure, values in zip(place["measures"], subject, strict=True):
             assert sum(values) / len(values) / 1000 == pytest.approx(means[system, measure], abs=6e-4)
     reciprocal = place["measures"].index("RR@10")
-    for ranks, first, of in zip(place["ranks"], place["first"], place["values"], strict=True):
-        for rank, documents, value, right in zip(ranks, first, of[reciprocal], place["right"], strict=True):
+    for ranks, first, subject in zip(place["ranks"], place["first"], place["values"], strict=True):
+        for rank, documents, value, right in zip(ranks, first, subject[reciprocal], place["right"], strict=True):
             assert value == (round(1000 / rank) if rank is not None and rank <= 10 else 0)
             assert (rank == 1) == (documents[:1] != [] and documents[0] in right)
     assert all(isinstance(title, str) and text for title, text in place["documents"])
@@ -45,9 +45,9 @@ def test_a_small_budget_leaves_documents_out_and_says_so(run: Run, monkeypatch: 
     [place] = queries(listed(run))
     assert 0 < place["shown"] < len(place["queries"])
     assert sum(len(title) + len(text) for title, text in place["documents"]) < budget
-    missing = [at for at, documents in enumerate(place["right"]) if documents is None]
+    missing = [position for position, documents in enumerate(place["right"]) if documents is None]
     assert len(missing) == len(place["queries"]) - place["shown"]
-    assert all(of[at] is None for of in place["first"] for at in missing)
+    assert all(subject[position] is None for subject in place["first"] for position in missing)
 
 
 def test_many_queries_are_sampled(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,8 @@ def test_one_system_alone_has_nothing_to_be_compared_with(run: Run) -> None:
 
 
 def test_no_text_ends_the_script_element() -> None:
-    made: list[dict[str, Any]] = [{"queries": ["</script><script>alert(1)</script>", "<!--"]}]
-    text = embedded(made, ("a", "b"))
+    output: list[dict[str, Any]] = [{"queries": ["</script><script>alert(1)</script>", "<!--"]}]
+    text = embedded(output, ("a", "b"))
     assert text is not None
     assert "<" not in text
-    assert json.loads(text) == {"pair": ["a", "b"], "places": made}
+    assert json.loads(text) == {"pair": ["a", "b"], "places": output}

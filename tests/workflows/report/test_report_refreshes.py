@@ -31,7 +31,7 @@ def tokenize(out: Path, machine: Any, *, source: str) -> None:
         shutil.copyfile(Path(source) / f"{name}.same.npy", out / f"{name}.same.npy")
 
 
-def search(out: Path, machine: Any, *, lists: dict[str, list[str]], of: Path | None) -> None:
+def search(out: Path, machine: Any, *, lists: dict[str, list[str]], before: Path | None) -> None:
     toy.write_ranking(out, lists)
 
 
@@ -40,7 +40,7 @@ def game(data: Path, tokens: Path) -> list[Step]:
     tables, texts = step("data", ingest, source=str(data)), step("tokens", tokenize, source=str(tokens))
     groups, before = [], None
     for number, lists in enumerate((BEFORE, AFTER)):
-        ranking = step(f"retriever {number} (seed 1) ranking (train)", search, lists=lists, of=before)
+        ranking = step(f"retriever {number} (seed 1) ranking (train)", search, lists=lists, before=before)
         screened = step(
             f"groups {number} (seed 1) screened",
             screen,
@@ -71,16 +71,16 @@ def test_overlap_ranks_and_removals_are_told(data: Path, tokens: Path, tmp_path:
     wanted, store = game(data, tokens), Store(tmp_path / "store")
     for node in graph(wanted):
         execute(node, store, toy.INLINE, on_wait=print)
-    found = refreshes(finished_steps(wanted, store), store)
-    assert found is not None
-    first, second = found["rows"]
-    assert [row["label"] for row in found["rows"]] == ["retriever 0 ranking (train)", "retriever 1 ranking (train)"]
+    result = refreshes(finished_steps(wanted, store), store)
+    assert result is not None
+    first, second = result["rows"]
+    assert [row["label"] for row in result["rows"]] == ["retriever 0 ranking (train)", "retriever 1 ranking (train)"]
     assert (first["overlap"], first["since"]) == (None, "")
     assert (second["overlap"], second["since"]) == (0.75, "retriever 0 ranking (train)")  # 1 of 2, and 2 of 2
     assert (first["depth"], first["listed"]) == (2, 4)
     assert second["bands"][0] > first["bands"][0]
     assert abs(sum(first["bands"]) - 1) < 1e-9
-    assert [one["name"] for one in first["removed"]] == ["groups 0 screened"]
+    assert [item["name"] for item in first["removed"]] == ["groups 0 screened"]
     record = store.record(next(node for node in graph(wanted) if node.label == "groups 0 (seed 1) screened"))
     assert record is not None
     assert first["removed"][0]["share"] == 1 - record["summary"]["after"] / record["summary"]["before"]

@@ -23,8 +23,8 @@ def ingest(out: Path, machine: Any, *, source: str) -> None:
         shutil.copyfile(path, out / path.name)
     table = pq.read_table(out / "documents.parquet")
     texts = [
-        "<script>x</script>" if one == "d5" else text
-        for one, text in zip(*(table[name].to_pylist() for name in ("doc_id", "text")), strict=True)
+        "<script>x</script>" if item == "d5" else text
+        for item, text in zip(*(table[name].to_pylist() for name in ("doc_id", "text")), strict=True)
     ]
     pq.write_table(table.set_column(2, "text", pa.array(texts)), out / "documents.parquet")
 
@@ -39,11 +39,11 @@ def search(out: Path, machine: Any) -> None:
 
 
 def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, tokens: Path) -> None:
-    made = step("data", ingest, source=str(data))
+    output = step("data", ingest, source=str(data))
     screened = step(
         "retriever groups screened",
         screen,
-        data=made,
+        data=output,
         tokens=step("tokens", tokenize, source=str(tokens)),
         ranking=step("ranking", search),
         split="train",

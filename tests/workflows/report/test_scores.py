@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparring.workflows.report import scores as told
+from sparring.workflows.report import scores as stored
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.store.store import WRITTEN, Store
@@ -23,7 +23,9 @@ def store(tmp_path: Path) -> Store:
 
 def system(name: str, **options: Any) -> Row:
     """A system that was measured by a step of its own."""
-    metrics, data = (step(f"{name} {options} {of}", steps.write, text=f"{name} {options} {of}") for of in "md")
+    metrics, data = (
+        step(f"{name} {options} {subject}", steps.write, text=f"{name} {options} {subject}") for subject in "md"
+    )
     return Row(
         **{
             "name": name,
@@ -64,7 +66,7 @@ def test_a_line_fits_the_terminal_and_has_the_first_measure_in_any_case(
         (29, "  BM25  RR@10 .661"),
         (5, "  BM25  RR@10 .661"),
     ):
-        monkeypatch.setattr(told, "columns", lambda columns=columns: columns)
+        monkeypatch.setattr(stored, "columns", lambda columns=columns: columns)
         assert Scores([bm25], store).after(bm25.metrics) == [line]
 
 
@@ -72,9 +74,9 @@ def test_seeds_and_collections_are_named_where_there_are_several(store: Store) -
     """BM25 is the same for both seeds, and measured once."""
     bm25, trained = system("BM25"), [system("retriever", seed=seed) for seed in (1, 2)]
     systems = [bm25, replace(bm25, seed=2), *trained]
-    for one in systems[1:]:
-        if not store.is_done(one.metrics):
-            finish(store, one.metrics, RR_at_10=0.5)
+    for item in systems[1:]:
+        if not store.is_done(item.metrics):
+            finish(store, item.metrics, RR_at_10=0.5)
     assert Scores(systems, store).before([]) == [
         "  BM25                RR@10 .500",
         "  retriever (seed 1)  RR@10 .500",

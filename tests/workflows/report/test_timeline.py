@@ -61,7 +61,7 @@ def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
             "teacher_seconds_per_update": seconds / 2,
         }
 
-    found = trainings(
+    result = trainings(
         [
             one("n = 7: retriever 1 (seed 1)", 4.0),
             one("warm ranker", 1.0),
@@ -69,7 +69,7 @@ def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
             one("n = 7: retriever 1 (seed 3)", 16.0),
         ]
     )
-    assert found[0] == {
+    assert result[0] == {
         "training": "n = 7: retriever 1",
         "seeds": 3,
         "updates": 100,
@@ -77,7 +77,7 @@ def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
         "teacher_seconds_per_update": 2.0,
         "rows_per_second": 4.0,
     }
-    assert [(row["training"], row["seeds"]) for row in found] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]
+    assert [(row["training"], row["seeds"]) for row in result] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]
 
 
 def test_the_course_leaves_out_times_in_which_nothing_was_under_way() -> None:
@@ -138,7 +138,7 @@ def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() ->
 
 
 def spent(
-    function: str, at: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
+    function: str, start: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
 ) -> dict[str, Any]:
     """A step of a timeline that ran just now."""
     return {
@@ -146,7 +146,7 @@ def spent(
         "models": MODELS.get(function),
         "name": function,
         "upstream": upstream,
-        "at": at,
+        "at": start,
         "executed": True,
         "seconds": sum(time.values()),
         "time": dict.fromkeys(KINDS, 0.0) | time,

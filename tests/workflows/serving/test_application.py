@@ -17,7 +17,7 @@ from sparring.components.systems.reading import ReaderAnswer
 from sparring.workflows.serving.access import GONE, Application
 from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival, Summary
 from sparring.workflows.serving.application import application
-from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.marks import Marks, qrels
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES, QUERY_CHARACTERS, Question
 from tests.support import asked
@@ -389,9 +389,9 @@ def test_marks_of_a_query_hold_however_its_words_are_apart(service: Made) -> Non
     """The last one does, and taking it away leaves none."""
     for query, relevant in (("two words", True), ("two  words", False), ("two\nwords", True)):
         post(service.application, "/marks", {"query": query, "doc_id": "d03", "relevant": relevant})
-    assert [line.split()[2:] for line in service.marks.qrels().splitlines()] == [["d03", "1"]]
+    assert [line.split()[2:] for line in qrels(service.marks.all()).splitlines()] == [["d03", "1"]]
     post(service.application, "/marks", {"query": " two words", "doc_id": "d03", "relevant": None})
-    assert (get(service.application, "/marks").json, service.marks.qrels()) == ([], "")
+    assert (get(service.application, "/marks").json, qrels(service.marks.all())) == ([], "")
 
 
 def test_the_page_asks_nothing_of_others(service: Made) -> None:

@@ -40,12 +40,12 @@ def test_models_that_read_the_same_share_a_token_store(collection: Collection) -
     assert collection.tokens.label == "tokens"
 
 
-@pytest.mark.parametrize("other", [{"model": "models/other"}, {"revision": "v2"}, {"query_prompt": "question: "}])
+@pytest.mark.parametrize("alternative", [{"model": "models/other"}, {"revision": "v2"}, {"query_prompt": "question: "}])
 def test_another_tokenizer_or_prompt_has_a_token_store_of_its_own(
-    collection: Collection, other: dict[str, str]
+    collection: Collection, alternative: dict[str, str]
 ) -> None:
     first = collection.initial_model("one", dual())
-    config = DualEncoderConfig(**{"model": "models/toy", **other})
+    config = DualEncoderConfig(**{"model": "models/toy", **alternative})
     second = collection.initial_model("two", config, objective="my_package.my_objective")
     assert second.tokens.fingerprint != first.tokens.fingerprint
     assert second.tokens.label == "my_objective tokens"
@@ -53,18 +53,18 @@ def test_another_tokenizer_or_prompt_has_a_token_store_of_its_own(
 
 
 def test_a_trained_model_keeps_its_tokens_and_objective(collection: Collection) -> None:
-    begun, other = (collection.initial_model(label, dual(seed=seed)) for seed, label in enumerate(("one", "two")))
-    after = begun.after(other.step)
-    assert (after.step, after.tokens, after.objective) == (other.step, begun.tokens, begun.objective)
+    begun, second = (collection.initial_model(label, dual(seed=seed)) for seed, label in enumerate(("one", "two")))
+    after = begun.after(second.step)
+    assert (after.step, after.tokens, after.objective) == (second.step, begun.tokens, begun.objective)
 
 
 def test_a_model_from_elsewhere_reads_this_collection(collection: Collection) -> None:
     trained = collection.initial_model("one", dual()).step
-    here = Collection(config(tokens=TokenizeConfig(max_tokens=7)))
-    model = here.foreign_retriever(trained)
+    place = Collection(config(tokens=TokenizeConfig(max_tokens=7)))
+    model = place.foreign_retriever(trained)
     assert model.step is trained
     assert model.tokens.inputs["model"] is trained
-    assert here.data in graph([model.tokens])
+    assert place.data in graph([model.tokens])
 
 
 def test_a_collection_without_a_model_has_no_tokens(collection: Collection) -> None:

@@ -196,14 +196,14 @@ def test_what_goes_on_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
 
 
 def test_rounds_of_coder_carry_all_as_rounds_of_ar2_do(tmp_path: Path) -> None:
-    made = read(tmp_path, coder(rounds=3, documents="learned"), "train.carry=all", "pictures=null")
+    output = read(tmp_path, coder(rounds=3, documents="learned"), "train.carry=all", "pictures=null")
     trained = {
         node.label: node.inputs["config"]
-        for node in graph(made.wanted)
+        for node in graph(output.wanted)
         if node.label.startswith("CODER ") and node.function.__name__ == "train"
     }
     assert [trained[f"CODER {i}"].carry for i in (1, 2, 3)] == ["weights", "all", "all"]
-    assert {one.schedule_updates for one in trained.values()} == {3 * trained["CODER 1"].updates}
+    assert {value.schedule_updates for value in trained.values()} == {3 * trained["CODER 1"].updates}
 
 
 def test_who_measures_the_queries_that_chose_the_weights_is_told(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ def candidates(config: str, *sets: str) -> dict[str, bool]:
     """The systems that are selected among, and whether each was trained."""
     chosen = read(config, *sets).outcome.results.inputs["selection"]
     assert isinstance(chosen, Step)
-    return {one["system"]: one["trained"] for one in chosen.inputs["systems"]}
+    return {item["system"]: item["trained"] for item in chosen.inputs["systems"]}
 
 
 def test_every_system_is_a_candidate_of_its_kind() -> None:
-    found = candidates("demo.yaml")
+    result = candidates("demo.yaml")
     fusions = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated"]
-    assert [name for name, trained in found.items() if not trained] == ["BM25", "start model", *fusions]
-    assert [name for name, trained in found.items() if trained] == [
+    assert [name for name, trained in result.items() if not trained] == ["BM25", "start model", *fusions]
+    assert [name for name, trained in result.items() if trained] == [
         "warm retriever",
         "warm ranker over warm retriever",
         "BM25 + warm retriever, interpolated",
@@ -45,9 +45,9 @@ def test_every_system_is_a_candidate_of_its_kind() -> None:
 
 
 def test_of_a_start_model_that_is_cut_the_whole_one_is_a_candidate() -> None:
-    found = candidates("demo.yaml", "retriever.model.layers=3", "ranker.model.layers=3")
+    result = candidates("demo.yaml", "retriever.model.layers=3", "ranker.model.layers=3")
     fusions = ["BM25 + whole start model, reciprocal", "BM25 + whole start model, interpolated"]
-    assert [name for name, trained in found.items() if not trained] == [
+    assert [name for name, trained in result.items() if not trained] == [
         "BM25",
         "start model",
         "whole start model",
@@ -57,18 +57,18 @@ def test_of_a_start_model_that_is_cut_the_whole_one_is_a_candidate() -> None:
 
 @pytest.mark.parametrize("config", ["coder/docstrings.yaml", "coder/cranfield.yaml", "dpr/scifact.yaml"])
 def test_what_no_training_made_is_untrained(config: str) -> None:
-    found = candidates(config)
-    assert {"BM25", "start model"} <= found.keys()
-    assert any("reciprocal" in name for name in found)
-    assert all(trained == name.startswith(("warm", "CODER", "retriever")) for name, trained in found.items())
+    result = candidates(config)
+    assert {"BM25", "start model"} <= result.keys()
+    assert any("reciprocal" in name for name in result)
+    assert all(trained == name.startswith(("warm", "CODER", "retriever")) for name, trained in result.items())
 
 
 def test_an_oracle_is_measured_and_never_selected() -> None:
     names = {system.name for system in read("ear/docstrings.yaml").outcome.rows}
-    found = candidates("ear/docstrings.yaml")
-    assert names - found.keys() == {"best query"}
-    assert not found["first expansion"]
-    assert found["EAR-RD"]
+    result = candidates("ear/docstrings.yaml")
+    assert names - result.keys() == {"best query"}
+    assert not result["first expansion"]
+    assert result["EAR-RD"]
 
 
 def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
@@ -82,16 +82,16 @@ def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "why"),
+    ("sets", "reason"),
     [
         (["evaluate.select=null"], "evaluate.select names no split"),
         (["evaluate.measures=[Answer@5]"], "no measure of evaluate.measures is by judgements"),
     ],
 )
-def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: str) -> None:
+def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], reason: str) -> None:
     """Nor are weights of fusions chosen."""
     outcome = read("demo.yaml", *UNDECIDED, *sets).outcome
-    assert outcome.results.inputs["selection"] == f"{why}, so weights of fusions are the defaults too"
+    assert outcome.results.inputs["selection"] == f"{reason}, so weights of fusions are the defaults too"
     assert not [node for node in graph([outcome.results]) if node.function.__name__ in ("fit_fusion", "select")]
     assert {system.name for system in outcome.rows} > {"BM25 + start model, reciprocal"}
 
@@ -99,6 +99,6 @@ def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: 
 def test_nothing_is_selected_on_the_measured_split() -> None:
     outcome = read("demo.yaml", "evaluate.split=dev").outcome
     assert outcome.results.inputs["selection"] == "evaluate.select is the measured split"
-    fused = {one.name: one.ranking for one in outcome.rows if one.name.startswith("BM25 + ")}
+    fused = {row.name: row.ranking for row in outcome.rows if row.name.startswith("BM25 + ")}
     assert {ranking.function.__name__ for ranking in fused.values() if ranking is not None} == {"fit_fusion"}
     assert not [node for node in graph([outcome.results]) if node.function.__name__ == "select"]

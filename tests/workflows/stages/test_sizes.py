@@ -45,10 +45,10 @@ def run(beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_nothing_is_encoded_anew(beir: Path, encoder: Path, tmp_path: Path) -> None:
-    def encodings(asked: dict[str, Any]) -> list[str]:
-        place = tiny.place(tmp_path / str(len(asked)), tree(beir, encoder, sizes=asked))
+    def encodings(requests: dict[str, Any]) -> list[str]:
+        place = tiny.place(tmp_path / str(len(requests)), tree(beir, encoder, sizes=requests))
         outcome = loading.read(place.config, [], place.runs).outcome
-        return [one.fingerprint for one in graph([outcome.results, *outcome.pictures]) if "encode" in one.name]
+        return [item.fingerprint for item in graph([outcome.results, *outcome.pictures]) if "encode" in item.name]
 
     assert encodings(SIZES) == encodings({})
 
@@ -75,7 +75,7 @@ def test_the_run_has_a_row_for_each_size_and_a_table(run: Place) -> None:
     assert rows["binary, rescored"]["rescoring_document"] == rows["retriever"]["document"]
     assert rows["int8"]["rescoring_document"] == 0
     assert rows["int8"]["milliseconds"] > 0
-    means = {(one["system"], one["measure"]): one["value"] for one in metrics["rows"]}
+    means = {(metric["system"], metric["measure"]): metric["value"] for metric in metrics["rows"]}
     for row in table["rows"]:
         assert all(row[name] == pytest.approx(means[row["system"], name]) for name in table["measures"])
     page = (run.runs / "tiny/report.html").read_text()
@@ -85,10 +85,10 @@ def test_the_run_has_a_row_for_each_size_and_a_table(run: Place) -> None:
 
 
 def ranked(place: Place, label: str) -> dict[str, list[tuple[str, float]]]:
-    found: dict[str, list[tuple[str, float]]] = {}
+    result: dict[str, list[tuple[str, float]]] = {}
     for row in pq.read_table(place.artifact(label) / "ranking.parquet").to_pylist():
-        found.setdefault(row["query_id"], []).append((row["doc_id"], row["score"]))
-    return found
+        result.setdefault(row["query_id"], []).append((row["doc_id"], row["score"]))
+    return result
 
 
 @pytest.mark.parametrize("size", ["8 dimensions", "int8", "binary, rescored", "8 dimensions, SQ8"])
@@ -116,12 +116,12 @@ def test_every_size_can_be_asked(run: Place, said: Said, monkeypatch: pytest.Mon
     fetched = set[str]()
     monkeypatch.setattr(Store, "fetch", lambda store, nodes, *parts: fetched.update(parts))
     queries = pq.read_table(run.artifact("data") / "queries.parquet").to_pylist()
-    query, found = next(iter(ranked(run, f"retriever, {size} ranking (test)").items()))
+    query, result = next(iter(ranked(run, f"retriever, {size} ranking (test)").items()))
     text = next(row["text"] for row in queries if row["query_id"] == query)
     said()
     assert run("search", text, "-k", "3", "--system", f"retriever, {size}") == 0
     lines = [line for line in said()[0].splitlines() if line[:2] in ("1.", "2.", "3.")]
-    assert [line.split()[-1] for line in lines] == [doc_id for doc_id, _ in found[:3]]
+    assert [line.split()[-1] for line in lines] == [doc_id for doc_id, _ in result[:3]]
     assert quantised.FILE in fetched
 
 
@@ -164,13 +164,13 @@ def test_the_best_is_asked_and_the_best_that_a_folder_can_have_is_exported(
 ) -> None:
     outcome, store = loading.read(run.config, [], run.runs).outcome, Store(run.store)
     names = ["retriever, int8", "retriever, binary", "retriever, binary, rescored"]
-    made = {"candidates": [{"system": name, "value": value} for value, name in enumerate(names)]}
-    monkeypatch.setattr(deployable, "_selected", lambda *_: made)
+    output = {"candidates": [{"system": name, "value": value} for value, name in enumerate(names)]}
+    monkeypatch.setattr(deployable, "_selected", lambda *_: output)
     system = deployable.asked(outcome, store)
     assert system is not None
     assert system.name == "retriever, binary, rescored"
     assert deployable.exported(outcome, store).name == "retriever, int8"
-    made["candidates"] = made["candidates"][1:]
+    output["candidates"] = output["candidates"][1:]
     with pytest.raises(UserError, match=r"'retriever, binary, rescored' cannot be deployed: .* by other vectors"):
         deployable.exported(outcome, store)
 

@@ -39,11 +39,11 @@ def test_each_seed_begins_from_the_pre_training_with_that_seed(
     model = {**tiny.simlm(beir, encoder)["retriever"]}
     tree["retriever"] = {**tree["retriever"], "model": model} if recipe == "ar2" else model
     outcome = built(tmp_path, {**tree, "start_from": str(simlm)}, "seeds=[1, 2]")
-    made = {node.label: node for node in graph([outcome.results])}
+    output = {node.label: node for node in graph([outcome.results])}
     for seed in (1, 2):
-        theirs = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
-        assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
-        assert made[f"simlm: pre-training (seed {seed})"].fingerprint == theirs.fingerprint
+        expected = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
+        assert output[f"{first} (seed {seed})"].inputs["start"].fingerprint == expected.fingerprint
+        assert output[f"simlm: pre-training (seed {seed})"].fingerprint == expected.fingerprint
     assert "pre-trained" in {system.name for system in outcome.rows}
 
 
@@ -52,28 +52,28 @@ def test_pre_training_is_a_key_of_the_recipe_too(
     tmp_path: Path, beir: Path, encoder: Path, simlm: Path, recipe: str, first: str
 ) -> None:
     """With the same collection, the training that recipe `simlm` makes."""
-    tree, other = getattr(tiny, recipe)(beir, encoder), tiny.simlm(beir, encoder)
-    model = other["retriever"]
+    tree, second = getattr(tiny, recipe)(beir, encoder), tiny.simlm(beir, encoder)
+    model = second["retriever"]
     tree["retriever"] = {**tree["retriever"], "model": model} if recipe == "ar2" else model
-    outcome = built(tmp_path, {**tree, "data": other["data"], "pretrain": other["pretrain"]}, "seeds=[1, 2]")
-    made = {node.label: node for node in graph([outcome.results])}
+    outcome = built(tmp_path, {**tree, "data": second["data"], "pretrain": second["pretrain"]}, "seeds=[1, 2]")
+    output = {node.label: node for node in graph([outcome.results])}
     for seed in (1, 2):
-        theirs = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
-        assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
+        expected = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
+        assert output[f"{first} (seed {seed})"].inputs["start"].fingerprint == expected.fingerprint
     assert "pre-trained" in {system.name for system in outcome.rows}
 
 
 def test_both_towers_begin_from_one_pre_trained_encoder(tmp_path: Path, beir: Path, encoder: Path, simlm: Path) -> None:
     """By `pretrain`, and by `start_from` an experiment with shared towers, which makes the same retriever."""
-    other = tiny.simlm(beir, encoder)
-    tree = {**tiny.dpr(beir, encoder), "retriever": {**other["retriever"], "towers": "separate"}}
-    inside = {node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": other["pretrain"]}).results])}
+    second = tiny.simlm(beir, encoder)
+    tree = {**tiny.dpr(beir, encoder), "retriever": {**second["retriever"], "towers": "separate"}}
+    inside = {node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": second["pretrain"]}).results])}
     outside = {node.label: node for node in graph([built(tmp_path, {**tree, "start_from": str(simlm)}).results])}
-    for made, trained in ((inside, "pre-training"), (outside, "simlm: pre-training")):
-        first = made["pre-training, two towers"]
-        assert made["retriever"].inputs["start"] is first
-        assert (first.inputs["config"].towers, first.inputs["encoder"]) == ("separate", made[trained])
-        assert made[trained].inputs["start"].inputs["config"].towers != "separate"
+    for output, trained in ((inside, "pre-training"), (outside, "simlm: pre-training")):
+        first = output["pre-training, two towers"]
+        assert output["retriever"].inputs["start"] is first
+        assert (first.inputs["config"].towers, first.inputs["encoder"]) == ("separate", output[trained])
+        assert output[trained].inputs["start"].inputs["config"].towers != "separate"
     place = tiny.place(tmp_path / "place", {**tree, "start_from": str(simlm)})
     assert place("run", "--until", "pre-training, two towers") == 0
     folder = place.artifact("pre-training, two towers") / "model"
@@ -87,12 +87,12 @@ def test_what_is_pre_trained_with_two_towers_has_two_where_it_goes_on(
     tmp_path: Path, beir: Path, encoder: Path, simlm: Path
 ) -> None:
     """Another experiment that has made two towers of one encoder already is not taken apart again."""
-    other = tiny.simlm(beir, encoder)
-    retriever = {**other["retriever"], "towers": "separate"}
-    tiny.write(simlm, {**other, "retriever_1": None, "retriever": retriever})
+    second = tiny.simlm(beir, encoder)
+    retriever = {**second["retriever"], "towers": "separate"}
+    tiny.write(simlm, {**second, "retriever_1": None, "retriever": retriever})
     outcome = built(tmp_path, {**tiny.dpr(beir, encoder), "retriever": retriever, "start_from": str(simlm)})
-    made = {node.label: node for node in graph([outcome.results])}
-    assert made["retriever"].inputs["start"] is made["simlm: pre-training, two towers"]
+    output = {node.label: node for node in graph([outcome.results])}
+    assert output["retriever"].inputs["start"] is output["simlm: pre-training, two towers"]
 
 
 def test_phases_of_one_encoder_come_before_those_of_two_towers(tmp_path: Path, beir: Path, encoder: Path) -> None:
@@ -104,14 +104,14 @@ def test_phases_of_one_encoder_come_before_those_of_two_towers(tmp_path: Path, b
         "train": {**training_over("encoder"), "losses": [{"function": LIKELIHOOD, "over": "encoder"}]},
     }
     pairs = {"objective": "ict", "train": training_over("batch")}
-    made = {
+    output = {
         node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": [masked, masked, pairs]}).results])
     }
-    first, second, third = (made[f"pre-training {i}"] for i in (1, 2, 3))
+    first, second, third = (output[f"pre-training {i}"] for i in (1, 2, 3))
     assert first.inputs["start"].inputs["config"].towers == "shared"
     assert second.inputs["start"] is first
-    assert third.inputs["start"] is made["pre-training 2, two towers"]
-    assert made["retriever"].inputs["start"] is third
+    assert third.inputs["start"] is output["pre-training 2, two towers"]
+    assert output["retriever"].inputs["start"] is third
     with pytest.raises(
         UserError, match=r"pretrain\.1: simlm trains one encoder, and the phase before it has trained two"
     ):
@@ -132,13 +132,13 @@ def test_a_retriever_learns_from_crops_first(tmp_path: Path, beir: Path, encoder
 
 def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Path, simlm: Path) -> None:
     """Where the documents are pre-trained on is the other experiment's to say; here they are read in another way."""
-    other = tiny.simlm(beir, encoder)
-    tiny.write(simlm, {**other, "retriever_1": None, "data": {**other["data"], "on_bad": "drop"}})
+    second = tiny.simlm(beir, encoder)
+    tiny.write(simlm, {**second, "retriever_1": None, "data": {**second["data"], "on_bad": "drop"}})
     place = tiny.place(
         tmp_path / "place",
         {
             **tiny.dpr(beir, encoder),
-            "retriever": other["retriever"],
+            "retriever": second["retriever"],
             "negatives": {"negatives": 0},
             "start_from": str(simlm),
         },

@@ -141,7 +141,7 @@ def test_a_split_without_queries_is_a_mistake_that_changes_nothing(tmp_path: Pat
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Machine) -> None:
+def test_through_ray_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Machine) -> None:
     _, wanted, queries = encoded(tmp_path / "inline", shard=9)
     _, found, asked = encoded(tmp_path / "ray", shard=9, machine=ray)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)

@@ -15,7 +15,7 @@ import pytest
 
 from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES, TEXT
 from sparring.components.evaluation.measures import means, per_query
-from sparring.components.retrieval.fusion import FusionConfig, fitted, fuse
+from sparring.components.retrieval.fusion import FusionConfig, fuse, read_chosen
 from sparring.components.rng import keyed_int
 from sparring.workflows.steps import fuse as step
 from sparring.workflows.steps.fit_fusion import CONSTANTS, WEIGHTS, fit_fusion
@@ -51,7 +51,7 @@ def fit(tmp_path: Path, data: Path, found: list[dict[str, str]], how: str, **opt
     (out := tmp_path / "out").mkdir()
     asked = {"split": "dev", "measure": "RR@10", "config": FusionConfig(how=how), **options}
     fit_fusion(out, toy.INLINE, data=data, rankings=places, **asked)
-    return fitted(out), json.loads((out / "fusion.json").read_text())
+    return read_chosen(out), json.loads((out / "fusion.json").read_text())
 
 
 def planted() -> list[dict[str, str]]:

@@ -16,9 +16,12 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.data.tables import GIVEN, GROUPS, check, document_text
+from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.steps import mine as step
 from sparring.workflows.steps.mine import MineConfig, mine
-from tests.support import toy
+from tests.support import tiny, toy
 from tests.support.errors import refused
+from tests.support.machines import changed
 
 HARDEST = {"function": "components.sampling.hardest"}
 
@@ -51,6 +54,7 @@ def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
         data: Path = data,
         **config: Any,
     ) -> list[dict[str, Any]]:
+        shutil.rmtree(tmp_path / "groups.parquet", ignore_errors=True)
         summary = mine(
             tmp_path,
             toy.INLINE,
@@ -505,16 +509,12 @@ def own_samplers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data: Path) -> None:
-    with pytest.raises(UserError, match="given: negatives: the collection's source provides none; accepted: null"):
+    with refused("mine", "no-negatives"):
         drawn(None, given="negatives")
     folder = given([offers(1, 5, 6), offers(2, 9, 10)])
-    with pytest.raises(
-        UserError, match="given: scores: the source provides no query of 'train' with negatives with scores; accepted: "
-    ):
+    with refused("mine", "no-negatives", "'train'"):
         drawn(None, data=folder, given="scores")
-    with pytest.raises(
-        UserError, match="given: negatives: the source provides no query of 'dev' with negatives; accepted: null"
-    ):
+    with refused("mine", "no-negatives", "'dev'"):
         drawn(None, data=folder, given="negatives", split="dev")
     with pytest.raises(ValueError, match="random negatives have no scores"):
         MineConfig(given="scores", random=1)
@@ -532,3 +532,43 @@ def test_a_query_is_no_negative_of_itself(
     assert rows
     assert texts["d0"] not in {texts[one] for row in rows for one in row["doc_ids"]}
     assert texts["d0"] in {texts[one] for row in drawn(near, groups=8, negatives=5) for one in row["doc_ids"]}
+
+
+def test_groups_are_the_same_whatever_the_workers_and_after_a_kill(
+    tmp_path: Path, ray: Any, data: Path, tokens: Path, ranking: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "GROUPS_OF_PART", 16)
+
+    def parts(name: str, machine: Any) -> dict[str, str]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        options = {"split": "train", "groups": 40, "seed": [1, "phase"], "config": MineConfig(negatives=3, random=2)}
+        mine(tmp_path / name, machine, data=data, tokens=tokens, ranking=ranking, **options)
+        return tiny.kept(tmp_path / name)
+
+    expected = parts("inline", toy.INLINE)
+    assert expected.keys() == {f"groups.parquet/{number:08d}.parquet" for number in range(3)}
+    assert parts("two", changed(ray, {"map": Pool(workers=2)})) == expected
+    (tmp_path / "inline" / "groups.parquet" / "00000001.parquet").unlink()  # a kill before this part was written
+    (tmp_path / "inline" / ".pool.lock").touch()
+    assert parts("inline", toy.INLINE) == expected
+
+
+def test_groups_have_the_rows_of_their_documents(drawn: Any, ranking: Path, data: Path, tmp_path: Path) -> None:
+    drawn(ranking, groups=40, negatives=4, random=2)
+    doc_ids = pq.read_table(data / "documents.parquet")["doc_id"].to_pylist()
+    for row in pq.read_table(tmp_path / "groups.parquet").to_pylist():
+        assert [doc_ids[number] for number in row["doc_rows"]] == row["doc_ids"]
+
+
+def test_a_ranking_with_rows_and_one_without_give_the_same_groups(
+    drawn: Any, ranking: Path, data: Path, tmp_path: Path
+) -> None:
+    expected = drawn(ranking, groups=40, negatives=4, random=2)
+    table = pq.read_table(ranking / "ranking.parquet")
+    rows = pc.index_in(table["doc_id"], value_set=pq.read_table(data / "documents.parquet")["doc_id"].combine_chunks())
+    located = tmp_path / "located"
+    (located / "ranking.parquet").mkdir(parents=True)
+    table = table.append_column("doc_row", rows.cast(pa.int64()))
+    for number, start in enumerate(range(0, len(table), 50)):  # parts, which may cut a query
+        pq.write_table(table.slice(start, 50), located / "ranking.parquet" / f"{number:08d}.parquet")
+    assert drawn(located, groups=40, negatives=4, random=2) == expected

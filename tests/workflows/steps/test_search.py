@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
+from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKED, RANKING
 from sparring.components.data.vectors import document_shards
 from sparring.components.retrieval import topk
 from sparring.workflows.distributed.cluster import Cluster, Pool
@@ -80,8 +80,10 @@ def ranked(out, machine, data, vectors, *, config=None, index=None):
         out, machine, data=data, vectors=vectors, queries=vectors, k=K, config=config or SearchConfig(), index=index
     )
     table = pq.read_table(out / "ranking.parquet")
-    assert table.schema.equals(RANKING)
-    return summary, [tuple(row.values()) for row in table.to_pylist()]
+    assert table.schema.equals(RANKED)
+    doc_ids = pq.read_table(data / "documents.parquet")["doc_id"]
+    assert table["doc_id"].equals(doc_ids.take(table["doc_row"]))
+    return summary, [tuple(row.values()) for row in table.select(RANKING.names).to_pylist()]
 
 
 def test_equals_sorting_everything(data, vectors, tmp_path):
@@ -93,7 +95,7 @@ def test_equals_sorting_everything(data, vectors, tmp_path):
         "answered": queries,
         "rows": queries * K,
     }
-    assert tiny.kept(tmp_path).keys() == {"ranking.parquet", "recall.json"}
+    assert tiny.kept(tmp_path).keys() == {"ranking.parquet/00000000.parquet"}
 
 
 def cut(monkeypatch, **most):
@@ -131,22 +133,60 @@ def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
     assert rows == sorted_whole(data, vectors)
 
 
-def test_goes_on_where_it_was(monkeypatch, data, vectors, tmp_path):
-    """A finished part is taken as it is, here one that says the best is better; a half-written one is swept away."""
-    cut(monkeypatch, queries=10)
+def test_a_killed_search_continues_with_its_finished_files(monkeypatch, data, vectors, tmp_path):
+    """A finished run of documents is taken as it is, here one that says that the best is better. A half-written one is
+    swept away. A finished part is not merged again."""
+    cut(monkeypatch, queries=10, scores=10 * 200)
     marked = np.full((10, 1), topk.keys(np.float32([999]), np.array([0]))[0])
-    first, second = step._pieces(vectors, DOCS, 20, cuts=step.ON_CPU)
+    pieces = step._pieces(vectors, DOCS, 20, cuts=step.ON_CPU)
+    second = next(piece for piece in pieces if piece.task["start"] == 10 and piece.task["first"] == 0)
     with (tmp_path / second.file).open("wb") as file:
         np.save(file, marked)
-    (tmp_path / f".{first.file}.0123abcd").write_text("half")
+    (tmp_path / f".{pieces[0].file}.0123abcd").write_text("half")
     _, rows = ranked(tmp_path, INLINE, data, vectors)
     expected = sorted_whole(data, vectors)
     ours = {row[0] for row in expected[10 * K : 20 * K]}
     assert [row for row in rows if row[0] not in ours] == [row for row in expected if row[0] not in ours]
-    assert [row[1:] for row in rows if row[0] in ours] == [("d0", 1, 999.0)] * 10
+    assert [row[1:] for row in rows if row[0] in ours and row[2] == 1] == [("d0", 1, 999.0)] * 10
+    # Killed while it merged: the part that is missing is merged again, and no other.
+    part = tmp_path / "ranking.parquet" / "00000000.parquet"
+    digests = tiny.kept(tmp_path)
+    part.unlink()
+    _, again = ranked(tmp_path, INLINE, data, vectors)
+    assert again == rows
+    assert tiny.kept(tmp_path) == digests
     # Killed after the table and before the record: nothing is searched again.
     monkeypatch.setattr(step, "map_shards", None)
     assert ranked(tmp_path, INLINE, data, vectors)[1] == rows
+
+
+def test_a_ranking_has_the_same_files_whatever_the_workers_and_runs(monkeypatch, ray, data, vectors, tmp_path):
+    """One run of documents, which the searching workers write themselves, and several, which are merged."""
+    digests = []
+    for number, (workers, scores) in enumerate([(1, 2**30), (2, 2**30), (1, 10 * 150), (2, 10 * 80)]):
+        cut(monkeypatch, queries=10, scores=scores)
+        out = tmp_path / str(number)
+        out.mkdir()
+        ranked(out, changed(ray, {"map": Pool(workers=workers)}), data, vectors)
+        digests.append(tiny.kept(out))
+    assert digests[0].keys() == {f"ranking.parquet/{start:08d}.parquet" for start in (0, 10, 20)}
+    assert digests[1:] == digests[:1] * 3
+
+
+def test_a_split_without_queries_has_an_empty_ranking(data, vectors, tmp_path):
+    queries = tmp_path / "queries"
+    queries.mkdir()
+    np.save(queries / "queries.npy", np.empty((0, 0), np.float16))
+    (queries / "queries.json").write_text("[]")
+    for index, config in ((None, SearchConfig()), (tmp_path / "index", SearchConfig(index="Flat"))):
+        if index is not None:
+            index.mkdir()
+            build_index(index, INLINE, vectors=vectors, factory="Flat")
+        out = tmp_path / str(config.index)
+        out.mkdir()
+        summary = search(out, INLINE, data=data, vectors=vectors, queries=queries, k=K, config=config, index=index)
+        assert (summary["queries"], summary["answered"], summary["rows"]) == (0, 0, 0)
+        assert len(pq.read_table(out / "ranking.parquet")) == 0
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF4,Flat", "HNSW16"])
@@ -166,7 +206,7 @@ def test_with_an_index(data, vectors, tmp_path, factory):
     assert summary["recall queries"] == 9
     assert 0 < summary["index_seconds"] < summary["search_seconds"]  # and the exact answers
     assert 0.8 < summary[f"recall@{K} of exact"] <= 1.0
-    assert tiny.kept(tmp_path / "out").keys() == {"ranking.parquet", "recall.json"}
+    assert tiny.kept(tmp_path / "out").keys() == {"ranking.parquet/00000000.parquet", "times.json"}
 
 
 def test_an_index_that_finds_less_gives_fewer_rows(data, vectors, tmp_path):

@@ -240,11 +240,11 @@ class _Resolving:
         before = self._config.data.model_copy(update={"hold_out": hold_out, "sample": {}})
         rest = before.counts(self._survey.queries)[whole]
         share = round(min(wanted / rest, 1 / (3 if whole == "train" else 2)), 4)
-        of_rest = f"{rest:,} left of the " if rest < queries else ""
+        pool = f"{rest:,} remaining" if rest < queries else f"{rest:,}"
         self._note(
             f"data.hold_out.{split}",
             f"{{of: {whole}, share: {share:g}}}",
-            f"by chance about {round(share * rest):,} of the {of_rest}{queries:,} queries of {whole}; the collection "
+            f"a random sample of about {round(share * rest):,} of the {pool} queries of {whole}; the collection "
             "has none of its own",
         )
         return HoldOut(of=whole, share=share)
@@ -324,6 +324,8 @@ class _Resolving:
         once = math.ceil(passes * count / training.batch)
         updates = once if training.epochs else min(max(once, least), most)
         reason = f"{passes:g} x {count:,} {unit[0]} in batches of {training.batch}"
-        reason += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
+        if updates != once:
+            reason += f" are {once:,} updates; "
+            reason += f"raised to the minimum of {least:,}" if updates > once else f"cut to the maximum of {most:,}"
         self._note(f"{key}.updates", updates, reason + unit[1])
         return training.model_copy(update={"updates": updates, "epochs": None})

@@ -11,7 +11,7 @@ TABLES = ("documents.parquet", "queries.parquet")
 
 
 def screens(steps: Finished, store: Store) -> Iterator[Json]:
-    """Yield counts and cases of each screening, with texts from the tables that it had as `data`."""
+    """Yield the counts of each filter of false negatives, and examples of its candidates with their texts."""
     for node, record, cases in shown(steps, store, CASES):
         tables = node.inputs["data"]
         store.fetch([tables], *TABLES)

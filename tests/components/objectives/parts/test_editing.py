@@ -46,8 +46,8 @@ def probabilities(pretraining: Artifacts, edits: Edits) -> Tensor:
     """(N, L, V) by Hugging Face's whole model."""
     generator = AutoModelForMaskedLM.from_pretrained(str(pretraining.language_model / "model")).eval()
     with torch.no_grad():
-        found: Tensor = generator(input_ids=edits.read, attention_mask=edits.attention).logits.double().softmax(-1)
-    return found
+        result: Tensor = generator(input_ids=edits.read, attention_mask=edits.attention).logits.double().softmax(-1)
+    return result
 
 
 # Tokens that are replaced
@@ -85,11 +85,11 @@ def test_as_released_the_most_probable_token_is_everywhere_but_first(pretraining
         assert edits.changed[where].any()
 
 
-@pytest.mark.parametrize(("of", "special"), [("text", 0), ("all", 2)])
-def test_the_rate_is_a_share_of_the_texts_tokens(pretraining: Artifacts, of: str, special: int) -> None:
+@pytest.mark.parametrize(("subject", "special"), [("text", 0), ("all", 2)])
+def test_the_rate_is_a_share_of_the_texts_tokens(pretraining: Artifacts, subject: str, special: int) -> None:
     """Or of these and the special ones, which are never masked."""
     lengths = [1, 2, 5, 13, 20, 22]
-    edits = collated(pretraining.diffcse(unit="tokens", rate=0.3, rate_of=of), counting(*lengths))
+    edits = collated(pretraining.diffcse(unit="tokens", rate=0.3, rate_of=subject), counting(*lengths))
     assert edits.masked.sum(-1).tolist() == [round(0.3 * (length + special)) for length in lengths]
     assert not (edits.masked & ~edits.text).any()
     assert edits.text.sum(-1).tolist() == lengths
@@ -99,8 +99,8 @@ def test_either_view_has_masks_of_its_own(pretraining: Artifacts) -> None:
     """Drawn from (seed, row, visit), whatever stands beside."""
     objective = pretraining.diffcse()
     edits = objective.collate(visits(ALL)).edits
-    for each in (edits.masked, edits.draws):
-        first, second = each.chunk(2)
+    for item in (edits.masked, edits.draws):
+        first, second = item.chunk(2)
         assert (first != second).any(-1).double().mean() > 0.7
     pair = objective.collate(visits([9, 4])).edits
     width = min(pair.ids.shape[1], edits.ids.shape[1])
@@ -139,7 +139,7 @@ def test_a_token_is_marked_where_one_before_it_was_taken_out(pretraining: Artifa
         copy = read(edits, row, edits.ids)
         assert length - (len(copy) - 2) == min(round(rate * length), length - 1)
         whole = [FIRST - 1, *copy[1:-1], FIRST + length]  # what stands before and after the text, counted on
-        expected = [False, *(one > before + 1 for before, one in pairwise(whole))]
+        expected = [False, *(item > before + 1 for before, item in pairwise(whole))]
         assert read(edits, row, edits.marked) == expected
         assert read(edits, row, edits.changed) == expected
         assert (copy[0], copy[-1]) == (CLS, SEP)
@@ -157,8 +157,8 @@ def test_inserted_tokens_stand_among_the_others_in_their_order(pretraining: Arti
         count = round(rate * length)
         assert sum(inserted) == count
         assert len(copy) == min(length + count + 2, 24)
-        others = [token for token, new in zip(copy, inserted, strict=True) if not new]
-        assert others == [CLS, *range(FIRST, FIRST + len(copy) - 2 - count), SEP]
+        rest = [token for token, new in zip(copy, inserted, strict=True) if not new]
+        assert rest == [CLS, *range(FIRST, FIRST + len(copy) - 2 - count), SEP]
         assert (copy[0], copy[-1]) == (CLS, SEP)
     assert not (edits.marked & ~edits.text).any()
     assert (edits.ids[edits.marked] == MASK).all()
@@ -170,10 +170,10 @@ def test_inserted_tokens_stand_among_the_others_in_their_order(pretraining: Arti
 def test_the_generator_makes_tokens_of_what_is_inserted(pretraining: Artifacts, replaced_by: str) -> None:
     """And of nothing else; they count as changed whatever they are."""
     edits = edited(pretraining.diffcse(edits=["insert"], replaced_by=replaced_by), ALL).edits
-    found, expected = probabilities(pretraining, edits), edits.ids.clone()
+    result, expected = probabilities(pretraining, edits), edits.ids.clone()
     for row, place in edits.marked.nonzero().tolist():
-        below = found[row, place].cumsum(-1) <= edits.draws[row, place]
-        expected[row, place] = below.sum() if replaced_by == "samples" else found[row, place].argmax()
+        below = result[row, place].cumsum(-1) <= edits.draws[row, place]
+        expected[row, place] = below.sum() if replaced_by == "samples" else result[row, place].argmax()
     assert torch.equal(edits.edited, expected)
     assert torch.equal(edits.changed, edits.marked)
     assert edits.marked.any()

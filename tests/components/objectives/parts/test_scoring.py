@@ -68,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, data: Path, retriever: Path)
 
 @pytest.fixture(scope="module")
 def objective(world: dict[str, Path]) -> Retriever:
-    made = Retriever(
+    output = Retriever(
         ObjectiveInputs(
             model=world["model"] / "model",
             rows=world["groups"],
@@ -79,8 +79,8 @@ def objective(world: dict[str, Path]) -> Retriever:
             recompute=False,
         ),
     )
-    made.eval()
-    return made
+    output.eval()
+    return output
 
 
 class Row(NamedTuple):
@@ -89,8 +89,8 @@ class Row(NamedTuple):
     query: str
     documents: list[str]
     targets: dict[str, float]
-    own: str | None
-    known: set[str]
+    positive: str | None
+    labelled: set[str]
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +99,17 @@ def rows(world: dict[str, Path]) -> list[Row]:
     text = {row["doc_id"]: document_text(row["title"], row["text"]) for row in documents}
     asks = {row["query_id"]: row["text"] for row in pq.read_table(world["data"] / "queries.parquet").to_pylist()}
     qrels = pq.read_table(world["data"] / "qrels.parquet").to_pylist()
-    found = []
+    result = []
     for row in ROWS:
-        given: Any = row.get("targets") or [1.0] + [0.0] * (len(row["doc_ids"]) - 1)
+        inputs: Any = row.get("targets") or [1.0] + [0.0] * (len(row["doc_ids"]) - 1)
         targets: dict[str, float] = {}
-        for name, target in zip(row["doc_ids"], given, strict=True):
+        for name, target in zip(row["doc_ids"], inputs, strict=True):
             targets.setdefault(text[name], target)
-        best = max(targets, key=lambda one: targets[one])
+        best = max(targets, key=lambda single: targets[single])
         query = asks[str(row["query_id"])]
-        known = {text[q["doc_id"]] for q in qrels if asks[q["query_id"]] == query and q["relevance"] > 0}
-        found.append(Row(query, list(targets), targets, best if targets[best] > 0 else None, known))
-    return found
+        existing = {text[q["doc_id"]] for q in qrels if asks[q["query_id"]] == query and q["relevance"] > 0}
+        result.append(Row(query, list(targets), targets, best if targets[best] > 0 else None, existing))
+    return result
 
 
 class Vectors(NamedTuple):
@@ -125,10 +125,10 @@ def vectors(objective: Retriever, rows: list[Row]) -> Vectors:
     for i, row in enumerate(rows):
         batch = objective.collate(visits([i]))
         with torch.no_grad():
-            asked, said = objective.encode(batch)
-        queries[row.query] = asked[0]
+            requests, message = objective.encode(batch)
+        queries[row.query] = requests[0]
         for c, text in enumerate(dict.fromkeys(row.documents)):
-            documents[text] = said[batch.columns[0, batch.where[0]]][c]
+            documents[text] = message[batch.columns[0, batch.where[0]]][c]
     return Vectors(queries, documents)
 
 
@@ -141,11 +141,11 @@ def scored(objective: Retriever, duplicates: Any, order: list[int] | None = None
 def check(block: Block | Scores, row: int, wanted: list[Tensor]) -> None:
     """The scores of a row's pairs that count, as a multiset."""
     values = block.scores if isinstance(block, Block) else block.student
-    found = values[row][block.where[row]].sort().values
+    result = values[row][block.where[row]].sort().values
     if wanted:
-        torch.testing.assert_close(found, torch.stack(wanted).sort().values, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result, torch.stack(wanted).sort().values, rtol=1e-4, atol=1e-5)
     else:
-        assert not len(found)
+        assert not len(result)
 
 
 def test_the_candidates_where_duplicates_count(objective: Retriever, rows: list[Row], vectors: Vectors) -> None:
@@ -154,18 +154,18 @@ def test_the_candidates_where_duplicates_count(objective: Retriever, rows: list[
     scores = scored(objective, "count")
     for i, row in enumerate(rows):
         wanted = []
-        for j, other in enumerate(rows):
-            for text in other.documents:
-                if i == j or text not in row.known or row.targets.get(text, 0) > 0:
-                    if i == j and text in row.known and row.targets[text] <= 0:
+        for j, second in enumerate(rows):
+            for text in second.documents:
+                if i == j or text not in row.labelled or row.targets.get(text, 0) > 0:
+                    if i == j and text in row.labelled and row.targets[text] <= 0:
                         continue
                     wanted.append(vectors.queries[row.query] @ vectors.documents[text])
         check(scores, i, wanted)
         assert sorted(scores.target[i][scores.target[i] > 0].tolist()) == sorted(t for t in row.targets.values() if t)
-        at = scores.target[i].argmax()
-        if row.own:
-            own = vectors.queries[row.query] @ vectors.documents[row.own]
-            torch.testing.assert_close(scores.student[i, at], own, rtol=1e-4, atol=1e-5)
+        position = scores.target[i].argmax()
+        if row.positive:
+            actual = vectors.queries[row.query] @ vectors.documents[row.positive]
+            torch.testing.assert_close(scores.student[i, position], actual, rtol=1e-4, atol=1e-5)
 
 
 def test_queries_against_queries(objective: Retriever, rows: list[Row], vectors: Vectors) -> None:
@@ -173,26 +173,31 @@ def test_queries_against_queries(objective: Retriever, rows: list[Row], vectors:
     mask, count = (scored(objective, duplicates).others["query-query"] for duplicates in ("mask", "count"))
     for i, row in enumerate(rows):
         query = vectors.queries[row.query]
-        check(mask, i, [query @ vectors.queries[text] for text in {other.query for other in rows} - {row.query}])
-        check(count, i, [query @ vectors.queries[other.query] for j, other in enumerate(rows) if j != i])
+        check(mask, i, [query @ vectors.queries[text] for text in {row.query for row in rows} - {row.query}])
+        check(count, i, [query @ vectors.queries[second.query] for j, second in enumerate(rows) if j != i])
 
 
 def test_documents_against_queries(objective: Retriever, rows: list[Row], vectors: Vectors) -> None:
     """Queries that the row's document is relevant to, or that a row asks whose document says the same, are out."""
     mask, count = (scored(objective, duplicates).others["document-query"] for duplicates in ("mask", "count"))
     for i, row in enumerate(rows):
-        if row.own is None:
+        if row.positive is None:
             continue  # it has nothing to be scored; its loss is 0
-        document = vectors.documents[row.own]
-        out = {one.query for one in rows if row.own in one.known or one.own == row.own} | {row.query}
-        check(mask, i, [document @ vectors.queries[text] for text in {other.query for other in rows} - out])
+        document = vectors.documents[row.positive]
+        out = {item.query for item in rows if row.positive in item.labelled or item.positive == row.positive} | {
+            row.query
+        }
+        check(mask, i, [document @ vectors.queries[text] for text in {row.query for row in rows} - out])
         check(
             count,
             i,
             [
-                document @ vectors.queries[other.query]
-                for j, other in enumerate(rows)
-                if j != i and (row.own not in other.known or other.query == row.query or other.own == row.own)
+                document @ vectors.queries[second.query]
+                for j, second in enumerate(rows)
+                if j != i
+                and (
+                    row.positive not in second.labelled or second.query == row.query or second.positive == row.positive
+                )
             ],
         )
 
@@ -201,21 +206,23 @@ def test_documents_against_documents(objective: Retriever, rows: list[Row], vect
     """The other rows' own documents: each text once, but for those that are relevant to the row's query."""
     mask, count = (scored(objective, duplicates).others["document-document"] for duplicates in ("mask", "count"))
     for i, row in enumerate(rows):
-        if row.own is None:
+        if row.positive is None:
             continue
-        document = vectors.documents[row.own]
-        out = {one.own for one in rows if one.query == row.query} | row.known | {row.own, None}
-        texts = {other.own for other in rows if other.own not in out}
+        document = vectors.documents[row.positive]
+        out = {item.positive for item in rows if item.query == row.query} | row.labelled | {row.positive, None}
+        texts = {row.positive for row in rows if row.positive not in out}
         check(mask, i, [document @ vectors.documents[text] for text in texts if text])
         check(
             count,
             i,
             [
-                document @ vectors.documents[other.own]
-                for j, other in enumerate(rows)
+                document @ vectors.documents[second.positive]
+                for j, second in enumerate(rows)
                 if j != i
-                and other.own
-                and (other.own not in row.known or other.query == row.query or other.own == row.own)
+                and second.positive
+                and (
+                    second.positive not in row.labelled or second.query == row.query or second.positive == row.positive
+                )
             ],
         )
 
@@ -229,9 +236,9 @@ def test_documents_against_all_candidates(objective: Retriever, rows: list[Row],
     scores = scored(objective, "mask")
     texts = {text for row in rows for text in row.documents}
     for i, row in enumerate(rows):
-        if row.own is not None:
-            out = row.known | {text for text, target in row.targets.items() if target > 0}
-            wanted = [vectors.documents[row.own] @ vectors.documents[text] for text in texts - out]
+        if row.positive is not None:
+            out = row.labelled | {text for text, target in row.targets.items() if target > 0}
+            wanted = [vectors.documents[row.positive] @ vectors.documents[text] for text in texts - out]
             check(scores.others["document-candidate"], i, wanted)
 
 
@@ -240,11 +247,11 @@ def test_documents_against_mined_negatives(objective: Retriever, rows: list[Row]
     mask, count = (scored(objective, duplicates).others["document-mined"] for duplicates in ("mask", "count"))
     mined = [text for row in rows for text in row.documents if row.targets[text] <= 0]
     for i, row in enumerate(rows):
-        if row.own is not None:
-            document = vectors.documents[row.own]
-            out = row.known | {text for text, target in row.targets.items() if target > 0}
+        if row.positive is not None:
+            document = vectors.documents[row.positive]
+            out = row.labelled | {text for text, target in row.targets.items() if target > 0}
             check(mask, i, [document @ vectors.documents[text] for text in set(mined) - out])
-            spared = {text for text in row.known if row.targets.get(text, 0) <= 0}
+            spared = {text for text in row.labelled if row.targets.get(text, 0) <= 0}
             check(count, i, [document @ vectors.documents[text] for text in mined if text not in spared])
 
 
@@ -334,15 +341,15 @@ def test_only_the_blocks_that_losses_look_at_are_made(objective: Retriever) -> N
 
 
 def test_a_block_is_made_once() -> None:
-    made = []
+    output = []
 
     def make() -> Block:
-        made.append(1)
+        output.append(1)
         return Block(torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool))
 
     blocks = Blocks({"query-query": make})
     assert blocks["query-query"] is blocks["query-query"]
-    assert made == [1]
+    assert output == [1]
     with pytest.raises(KeyError):
         blocks["query-document"]
 
@@ -354,7 +361,7 @@ def test_terms_of_both_kinds_stand_side_by_side(objective: Retriever, world: dic
         {"function": function, "over": "batch", "duplicates": duplicates, "options": {"temperature": 0.5}}
         for duplicates in ("mask", "count")
     ]
-    made = Retriever(
+    output = Retriever(
         ObjectiveInputs(
             model=world["model"] / "model",
             rows=world["groups"],
@@ -365,9 +372,9 @@ def test_terms_of_both_kinds_stand_side_by_side(objective: Retriever, world: dic
             recompute=True,
         ),
     )
-    made.eval()
-    batch = made.collate(visits(list(range(len(ROWS)))))
-    terms = made.terms(made.encode(batch), batch)
+    output.eval()
+    batch = output.collate(visits(list(range(len(ROWS)))))
+    terms = output.terms(output.encode(batch), batch)
     assert list(terms) == ["samtone (batch)", "samtone (batch) 2"]
     for term, duplicates in zip(terms.values(), ("mask", "count"), strict=True):
         wanted = samtone(scored(objective, duplicates), temperature=0.5).sum()
@@ -381,9 +388,9 @@ def test_pieces_and_recomputing_change_no_gradient(world: dict[str, Path]) -> No
         {"function": f"components.losses.{function}", "over": "batch", "options": {"temperature": 0.5}}
         for function in ("same_tower.samtone", "same_tower.pair", "simlm.released")
     ]
-    found = []
+    result = []
     for max_tokens, recompute in ((10_000, False), (40, False), (40, True)):
-        made = Retriever(
+        output = Retriever(
             ObjectiveInputs(
                 model=world["model"] / "model",
                 rows=world["groups"],
@@ -394,11 +401,11 @@ def test_pieces_and_recomputing_change_no_gradient(world: dict[str, Path]) -> No
                 recompute=recompute,
             ),
         )
-        batch = made.collate(visits(list(range(len(ROWS)))))
-        terms = made.terms(made.encode(batch), batch)
+        batch = output.collate(visits(list(range(len(ROWS)))))
+        terms = output.terms(output.encode(batch), batch)
         torch.stack([term.value for term in terms.values()]).sum().backward()
-        found.append({name: p.grad for name, p in made.named_parameters() if p.grad is not None})
-    for other in found[1:]:
-        assert other.keys() == found[0].keys()
-        for name, gradient in found[0].items():
-            torch.testing.assert_close(other[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+        result.append({name: p.grad for name, p in output.named_parameters() if p.grad is not None})
+    for second in result[1:]:
+        assert second.keys() == result[0].keys()
+        for name, gradient in result[0].items():
+            torch.testing.assert_close(second[name], gradient, rtol=1e-3, atol=1e-5, msg=name)

@@ -1,8 +1,23 @@
-"""Lines of `example.py` for a stage of query expansions."""
+"""Query expansions, as a stage."""
 
-from sparring.components.systems.config import ExpansionStage
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sparring.components.config import Config, Invalid
+from sparring.components.expansion import feedback
+from sparring.components.expansion.relevance_model import RelevanceConfig
+from sparring.components.models.generator_configs import GenerateConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.stage import StageConfig
+from sparring.components.systems.stages.fused import fusion_lines
 
 FEEDBACK = """\
+import collections
+import numpy as np
+import regex
 config, counted = stage["relevance"], json.load(open(stage["frequencies"]))
 words = lambda text: regex.findall(r"[\\p{L}\\p{N}\\p{M}]{2,20}", text.lower())
 feedback = [(*contents[id], score) for id, score in list(scores["OF"].items())[: config["documents"]]]
@@ -46,6 +61,8 @@ for (title, *_), share in zip(feedback, shares.tolist()):
         choices[title] += share
 """
 RANDOM = """\
+import hashlib
+import numpy as np
 def random(number):  # which depends on the query and the number alone
     key = "\\x1f".join(map(str, [*stage["seed"], "expand", query, number]))
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
@@ -62,6 +79,8 @@ for number in range(2, config["number"] + 1 if texts else 0):
     written.append(" ".join(texts[i] for i in np.argsort(-noisy, kind="stable")[:count]))
 """
 WRITTEN = """\
+import torch
+from transformers import AutoModelFor, AutoTokenizer
 config, tokenizer = stage["generate"], AutoTokenizer.from_pretrained(stage["generator"])
 writer = AutoModelFor.from_pretrained(stage["generator"]).eval()
 read = tokenizer([config["prompt"].replace("{query}", query)], return_tensors="pt", truncation=True,
@@ -128,10 +147,12 @@ ALL = """\
 chosen = range(len(issued))
 """
 ALONE = """\
+from sentence_transformers import CrossEncoder
 ranker = CrossEncoder(stage["reranker"]["folder"]).eval()
 predicted = ranker(ranker.preprocess(issued))["scores"].reshape(-1).tolist() if issued else []
 """
 WITH_PASSAGES = """\
+from sentence_transformers import CrossEncoder
 tops = [next(iter(kept["OF"](text)), None) for text in issued]
 pairs = [(text, "" if top is None else documents[top]) for text, top in zip(issued, tops)]
 predicted = CrossEncoder(stage["reranker"]["folder"]).predict(pairs).tolist() if issued else []
@@ -151,12 +172,125 @@ scores["NAME"] = scores["NAME"] if chosen else scores["OF"]
 """
 
 
-def lines(stage: ExpansionStage, fusing: str) -> str:
-    """Return the lines that compute a stage's scores. `fusing` fuses the rankings of several expansions."""
-    issued = ISSUED.replace("QUESTION", '[(0, "")] + ' if stage.question else "")
-    issued = issued.replace("CONCAT", CONCAT if stage.choice == "concat" else "")
-    ranked = ONE if stage.fusion is None else SEVERAL + fusing + UNCHANGED
-    return _expanded(stage) + issued + _chosen(stage) + ranked
+class QueryRerankerConfig(Config):
+    """A query reranker, which predicts the rank of the first right document that an expansion retrieves."""
+
+    folder: str = "query-reranker"
+    """Folder of the query reranker."""
+    precision: Literal["bf16", "fp32", "int8"] = "fp32"
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
+    template: Literal["paper", "released"] = "paper"
+    """Layout of its input, as `components.expansion.query_reading` describes it."""
+    passage: bool = False
+    """True if it also reads the first document that the expansion retrieves."""
+
+
+class ExpansionStage(StageConfig):
+    """Expansions of the query, and the rankings that a lexical stage's index has for the chosen ones (Chuang et al.,
+    2023, chapter 3). The expansions come from feedback documents or from a language model."""
+
+    kind: Literal["expansion"] = "expansion"
+    of: str
+    """Name of the lexical stage. Its own ranking has the feedback documents, and is the ranking of a query without an
+    expansion."""
+    relevance: RelevanceConfig | None = None
+    """Settings of sampling expansions from feedback documents. If None, a language model writes them."""
+    frequencies: str | None = None
+    """File with the number of documents that have each term, for feedback documents."""
+    generate: GenerateConfig | None = None
+    """Settings of a language model that writes expansions. If None, they come from feedback documents."""
+    generator: str | None = None
+    """Folder of the language model."""
+    architecture: Literal["seq2seq", "causal"] = "seq2seq"
+    """Kind of the language model. `seq2seq` reads its input and then writes. `causal` continues its input."""
+    query_tokens: int = Field(64, ge=3)
+    """Maximum length of the language model's input in tokens, special tokens included."""
+    seed: list[int | str] = []
+    """Beginning of the key of a random choice. The query's text follows, so that a query always has the same
+    expansions."""
+    question: bool = False
+    """True if the query without an expansion is a candidate too."""
+    choice: Literal["first", "lowest", "concat", "all"] = "first"
+    """Expansions that are searched for. `first`: the first that was generated. `lowest`: those with the lowest
+    predicted rank. `concat`: all as one query. `all`: each, and the rankings are fused."""
+    reranker: QueryRerankerConfig | None = None
+    """Predicts ranks for `choice: lowest`."""
+    number: int | None = Field(None, ge=1)
+    """Choose among so many expansions that were generated first. If None, among all."""
+    most: int = Field(1, ge=1)
+    """Number of expansions with the lowest predicted ranks whose rankings are fused."""
+    fusion: FusionConfig | None = None
+    """Fusion of the rankings of several expansions of a query."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.relevance is None) == (self.generate is None):
+            raise Invalid("relevance, generate: accepted: one of them", "one-of")
+        if self.generate is not None and self.generator is None:
+            raise Invalid("generator: none; accepted: the folder of a language model", "missing-key")
+        if self.relevance is not None and self.frequencies is None:
+            raise Invalid("frequencies: none; accepted: the file of the terms' frequencies", "missing-key")
+        if (self.reranker is None) == (self.choice == "lowest"):
+            raise Invalid("reranker: accepted with `choice: lowest`, and needed there", "needed-together")
+        if (self.fusion is None) == (self.choice == "all" or self.most > 1):
+            raise Invalid("fusion: accepted for several expansions of a query, and needed there", "needed-together")
+        return self
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.of]
+
+    is_lexical: ClassVar[bool] = True
+
+    @property
+    def contents(self) -> dict[str, str]:
+        files = {}
+        if self.frequencies is not None:
+            files[self.frequencies] = "the number of documents that have each term"
+        if self.generator is not None:
+            files[self.generator] = f"the language model that writes expansions, for `{_model(self)}`"
+        if self.reranker is not None:
+            reranker = "the query reranker, for `CrossEncoder`; the lowest score is the best expansion"
+            files[self.reranker.folder] = reranker
+        return files
+
+    @property
+    def precisions(self) -> set[str]:
+        return {model.precision for model in (self.generate, self.reranker) if model is not None}
+
+    def sentence(self, name: str) -> str:
+        """Say where expansions come from, and which are searched for."""
+        source = "a language model expands the query"
+        if self.relevance is not None:
+            source = f"the first {self.relevance.documents} documents of `{self.of}` expand the query"
+        return f"`{name}`: {source}, and `{self.of}` searches for {self._choice}."
+
+    @property
+    def _choice(self) -> str:
+        if self.reranker is not None:
+            count = "the expansion" if self.most == 1 else f"the {self.most} expansions"
+            return f"{count} that a query reranker puts first"
+        return {"concat": "all expansions as one query", "all": "all expansions"}.get(
+            self.choice, "the first expansion"
+        )
+
+    def lines(self, system: Any, name: str) -> str:
+        """Expand the query, choose, and search."""
+        issued = ISSUED.replace("QUESTION", '[(0, "")] + ' if self.question else "")
+        issued = issued.replace("CONCAT", CONCAT if self.choice == "concat" else "")
+        ranked = ONE if self.fusion is None else SEVERAL + fusion_lines(self.fusion, None) + UNCHANGED
+        return (_expanded(self) + issued + _chosen(self) + ranked).replace("OF", self.of)
+
+    def open(self, folder: Path, options: Mapping[str, Any]) -> Any:
+        """Open the models."""
+        from sparring.components.systems.expanding import Expander, ExpansionWriter, RankPredictor
+
+        writer = None if self.generator is None else ExpansionWriter(folder / self.generator, **options)
+        frequencies = None if self.frequencies is None else feedback.read_frequencies(folder / self.frequencies)
+        predictor = None
+        if (reranker := self.reranker) is not None:
+            predictor = RankPredictor(folder / reranker.folder, precision=reranker.precision, **options)
+        return Expander(self, writer=writer, frequencies=frequencies, predictor=predictor)
 
 
 def _expanded(stage: ExpansionStage) -> str:
@@ -185,15 +319,3 @@ def _chosen(stage: ExpansionStage) -> str:
 
 def _model(stage: ExpansionStage) -> str:
     return "AutoModelForCausalLM" if stage.architecture == "causal" else "AutoModelForSeq2SeqLM"
-
-
-def modules(stage: ExpansionStage) -> list[str]:
-    """List the modules that the lines use."""
-    if stage.relevance is not None:
-        return ["collections", "hashlib", "numpy as np", "regex"]
-    return ["hashlib", "numpy as np", "torch"]
-
-
-def transformers(stage: ExpansionStage) -> list[str]:
-    """List the names that the lines import from transformers."""
-    return [] if stage.relevance is not None else ["AutoTokenizer", _model(stage)]

@@ -1,1 +1,0 @@
-"""Lines of `example.py` for stages that take many: expansions and readers."""
