@@ -126,6 +126,14 @@ def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
             f"cluster: object_store_mb: this machine has no {cluster.object_store_mb} MB of memory for it; accepted: "
             "75 to what it has"
         ) from None
+    except Exception as error:
+        if "timed out during startup" not in str(error):  # Ray has no type for it
+            raise
+        raise UserError(
+            "Ray did not start within 30 s, because this machine is busy or short of memory. Stop other programs and "
+            "repeat the command.",
+            code="ray-start",
+        ) from None
 
 
 def _worker_paths() -> Any:

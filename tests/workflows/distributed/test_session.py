@@ -18,6 +18,7 @@ from sparring.workflows import ROOT
 from sparring.workflows.distributed import session
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.leftovers import DRIVER
+from tests.support.errors import refused
 
 
 def test_leaving_ray_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +145,18 @@ def test_no_place_for_sockets_is_told_with_what_to_set(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "unwritable", lambda place: f"{place} cannot be written to")
     with pytest.raises(UserError, match=r"^/tmp: .* Set RAY_TMPDIR to a folder .* at most 39 bytes$"):
         session.socket_folder(str(tmp_path / ("x" * 100)), session.SESSION_SOCKET)
+
+
+def test_a_machine_too_busy_to_start_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ray:
+        @staticmethod
+        def init(**_: Any) -> None:
+            # Ray's own words (`ray._private.node`)
+            raise Exception("The current node timed out during startup. This could happen because the raylet failed.")
+
+    monkeypatch.setattr(session, "_write_token", lambda: None)
+    with refused("", "ray-start", "30 s"):
+        session._start(Ray, Cluster())
 
 
 TOO_LARGE = """

@@ -138,7 +138,7 @@ def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() ->
 
 
 def spent(
-    function: str, start: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
+    function: str, second: float, model: float = 0.0, floor: float = 0.0, *, upstream: Sequence[str] = (), **time: float
 ) -> dict[str, Any]:
     """A step of a timeline that ran just now."""
     return {
@@ -146,7 +146,7 @@ def spent(
         "models": MODELS.get(function),
         "name": function,
         "upstream": upstream,
-        "at": start,
+        "at": second,
         "executed": True,
         "seconds": sum(time.values()),
         "time": dict.fromkeys(KINDS, 0.0) | time,
