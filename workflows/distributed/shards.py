@@ -17,7 +17,8 @@ from sparring.components.files import remove_leftovers
 from sparring.workflows.distributed import oom
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.ray_map import Advance, Shard, map_on_ray
+from sparring.workflows.distributed.ray_map import Advance, map_on_ray
+from sparring.workflows.distributed.ray_map import Shard as Shard
 from sparring.workflows.distributed.shard_worker import Filler, Worker
 from sparring.workflows.store import attempts, transfer
 from sparring.workflows.store.progress import Progress
