@@ -39,7 +39,8 @@ def to_device(batch: B, device: Any) -> B:
 
 def pinned(batch: Batch) -> Batch:
     """Copy a batch to pinned memory, from which a GPU reads while the process goes on."""
-    return Batch(*(None if part is None else part.pin_memory() for part in batch))
+    copies: list[Any] = [None if part is None else part.pin_memory() for part in batch]
+    return Batch(*copies)
 
 
 class Part(NamedTuple):
