@@ -14,7 +14,7 @@ from sparring.workflows.distributed import oom
 from sparring.workflows.distributed.cluster import TrainPool
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.worker_group import train_together
-from sparring.workflows.store import attempts, transfer
+from sparring.workflows.store import attempts, cache, transfer
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -55,6 +55,7 @@ def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
     modules=("objective",),
     models="training",
     carried=("state",),
+    workers_read={"*": ("*",), "out": ("model/*", "state/*", "checkpoints/*")},
     shows=(LOG,),
     refuses=_refuses,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
@@ -102,14 +103,15 @@ def train(
             return work(task)
         summary = dict(train_together(work, task, machine, storage=out))
         shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train marks what it may write to
-    transfer.download(out, exact=True)
+    transfer.collect(out, exact=True)
     return summary
 
 
 @timed("start")
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Train in one worker."""
-    return _trained(**transfer.localize(task))
+    with cache.holding():
+        return _trained(**transfer.localize(task, {"data": ("documents.parquet",)}))
 
 
 def _trained(

@@ -29,7 +29,7 @@ from sparring.workflows.steps.lucene import (
     lucene_index,
     lucene_search,
 )
-from tests.support import toy
+from tests.support import tiny, toy
 from tests.support.errors import refused
 from tests.support.machines import changed
 
