@@ -15,6 +15,7 @@ from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.store import s3
+from sparring.workflows.store.dag import StepFailed
 
 SAY_SECONDS = 5.0
 """Seconds after which the user reads what a step waits for."""
@@ -54,10 +55,55 @@ def check_nodes(ray: Any, store: Path) -> None:
 
 
 def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
-    """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow."""
-    kind, workers = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
-    if _may_grow(ray):
-        _wait(ray, cluster, kind, workers, 1.0, noun="nodes", who="training asks for", note="train.workers")
+    """Wait until the processors for training are there, if the cluster may still grow. StepFailed after `wait_seconds`
+    if its autoscaler could have started them.
+
+    With `device: auto` they are GPUs if the autoscaler may start a node with GPUs.
+    """
+    if not _may_grow(ray):
+        return
+    most, pool = largest(), cluster.train
+    gpu = cluster.device == "cuda" or (cluster.device == "auto" and most.get("GPU", 0) > 0)
+    kind, share, workers = ("GPU", pool.gpus, pool.workers or 1) if gpu else ("CPU", 1.0, pool.workers or 1)
+    if most and max(most.get(kind, 0), ray.cluster_resources().get(kind, 0)) < workers * share:
+        return  # no wait would help; the check of the machine says what is wrong
+    came = _wait(ray, cluster, kind, workers, share, noun="nodes", who="training asks for", note="train.workers")
+    if most and not came:
+        raise StepFailed(
+            f"the cluster's nodes did not come within {cluster.wait_seconds} s (wait_seconds in the profile): there are "
+            f"{ray.cluster_resources().get(kind, 0):g} {kind}s, and training asks for {workers * share:g} "
+            "(train.workers). Repeat the command when the cloud has such nodes."
+        )
+
+
+def largest() -> dict[str, float]:
+    """Return the resources of all nodes together when Ray's autoscaler has started all that its config allows. Return
+    {} if there is no autoscaler."""
+    from ray._private.state import state  # Ray's own libraries ask it; there is no public way
+
+    return dict(state.get_max_resources_from_cluster_config() or {})
+
+
+def addable() -> dict[str, float]:
+    """Return the resources that Ray's autoscaler may still add."""
+    import ray
+
+    present = ray.cluster_resources()
+    return {kind: max(0.0, count - present.get(kind, 0.0)) for kind, count in largest().items()}
+
+
+def free_nodes() -> list[dict[str, float]]:
+    """Return the resources of each living node that nothing has reserved."""
+    from ray._private.state import available_resources_per_node  # `ray.available_resources` adds the nodes up
+
+    return list(available_resources_per_node().values())
+
+
+def node_memory() -> list[float]:
+    """Return the memory of each living node that Ray may give to tasks, in bytes."""
+    import ray
+
+    return [float(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]]
 
 
 def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, share: float = 1.0) -> None:

@@ -34,7 +34,6 @@ ones."""
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "-1",  # one shard may take hours, such as a large index
@@ -68,6 +67,8 @@ def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
         _require_token()
         # Nobody can see the metrics, and Ray never frees those of a dataset: 2.6 GB in two hours of short steps.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
+        # No cloud takes this machine away, and each start of training workers would wait for the watcher's process.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import logging
 
     with timed("start"):
