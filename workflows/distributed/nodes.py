@@ -55,41 +55,23 @@ def check_nodes(ray: Any, store: Path) -> None:
 
 
 def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
-    """Wait until the processors for training are there, if the cluster may still grow. StepFailed after `wait_seconds`
-    if its autoscaler could have started them.
+    """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow.
 
-    With `device: auto` they are GPUs if the autoscaler may start a node with GPUs.
+    With `device: auto` they are GPUs. Nobody can ask Ray which nodes its autoscaler may start, so a cluster without GPU
+    nodes is told apart only by the wait. StepFailed at its end, so that no run takes CPUs because GPUs came late.
     """
-    if not _may_grow(ray):
+    if not may_grow(ray):
         return
-    most, pool = largest(), cluster.train
-    gpu = cluster.device == "cuda" or (cluster.device == "auto" and most.get("GPU", 0) > 0)
+    gpu, pool = cluster.device != "cpu", cluster.train
     kind, share, workers = ("GPU", pool.gpus, pool.workers or 1) if gpu else ("CPU", 1.0, pool.workers or 1)
-    if most and max(most.get(kind, 0), ray.cluster_resources().get(kind, 0)) < workers * share:
-        return  # no wait would help; the check of the machine says what is wrong
     came = _wait(ray, cluster, kind, workers, share, noun="nodes", who="training asks for", note="train.workers")
-    if most and not came:
+    there = ray.cluster_resources().get(kind, 0)
+    if not came and there < share:
+        choice = ", or write `device: cpu` in the profile" if cluster.device == "auto" else ""
         raise StepFailed(
-            f"the cluster's nodes did not come within {cluster.wait_seconds} s (wait_seconds in the profile): there are "
-            f"{ray.cluster_resources().get(kind, 0):g} {kind}s, and training asks for {workers * share:g} "
-            "(train.workers). Repeat the command when the cloud has such nodes."
+            f"the cluster has no {kind}, and none came in {cluster.wait_seconds} s (wait_seconds in the profile). "
+            f"Repeat the command when it can start such nodes{choice}."
         )
-
-
-def largest() -> dict[str, float]:
-    """Return the resources of all nodes together when Ray's autoscaler has started all that its config allows. Return
-    {} if there is no autoscaler."""
-    from ray._private.state import state  # Ray's own libraries ask it; there is no public way
-
-    return dict(state.get_max_resources_from_cluster_config() or {})
-
-
-def addable() -> dict[str, float]:
-    """Return the resources that Ray's autoscaler may still add."""
-    import ray
-
-    present = ray.cluster_resources()
-    return {kind: max(0.0, count - present.get(kind, 0.0)) for kind, count in largest().items()}
 
 
 def free_nodes() -> list[dict[str, float]]:
@@ -182,7 +164,7 @@ def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, 
     return enough()
 
 
-def _may_grow(ray: Any) -> bool:
+def may_grow(ray: Any) -> bool:
     """Check whether something may add nodes: KubeRay or Ray's launcher, which name each node's group. A cluster that
     people started with `ray start` counts as complete."""
     if os.environ.get("RAY_USAGE_STATS_KUBERAY_IN_USE") == "1":

@@ -3,6 +3,7 @@
 from sparring.workflows.distributed import nodes
 from sparring.workflows.distributed.limits import available_memory, cores
 from sparring.workflows.distributed.machine import Machine
+from sparring.workflows.distributed.session import ray_session
 
 TRIAL_MEMORY = 4 * 2**30
 """Bytes of memory that a trial on CPUs needs, with all its workers."""
@@ -18,21 +19,22 @@ def machine_capacity(workers: int) -> int:
 def concurrent_trials(machine: Machine, capacity: int, count: int) -> int:
     """Count the trials, of `count`, that run at once. It is the profile's number, and no more than there is room for.
 
-    There is room for what is free now, and for what Ray's autoscaler may still add. `capacity` is the answer on one
-    machine without GPUs.
+    There is room for what is free now. A cluster that grows has room for as many as the profile says. `capacity` is the
+    answer on one machine without GPUs.
     """
     profile = machine.cluster
     if profile.mode == "inline" or (profile.address is None and not machine.cuda):
         return capacity
-    free, more = nodes.free_nodes(), nodes.addable()
-    workers = profile.train.workers or 1
+    if profile.trials and profile.address and nodes.may_grow(ray_session(profile)):
+        return min(profile.trials, count)
+    free, workers = nodes.free_nodes(), profile.train.workers or 1
+    memory = DRIVER_MEMORY if machine.cuda else TRIAL_MEMORY
     room = [
-        (sum(int(node.get("CPU", 0)) for node in free) + more.get("CPU", 0)) / workers,
-        (sum(node.get("memory", 0) for node in free) + more.get("memory", 0))
-        / (DRIVER_MEMORY if machine.cuda else TRIAL_MEMORY),
+        sum(int(node.get("CPU", 0)) for node in free) / workers,
+        sum(node.get("memory", 0) for node in free) / memory,
     ]
     if machine.cuda:
-        room.append((sum(node.get("GPU", 0) for node in free) + more.get("GPU", 0)) / (workers * profile.train.gpus))
+        room.append(sum(node.get("GPU", 0) for node in free) / (workers * profile.train.gpus))
     most = int(min(room))
     return max(1, min(most, profile.trials or most, count))
 

@@ -107,8 +107,8 @@ class Start:
         if now - self._since > min(nodes.SAY_SECONDS, self._seconds) and not self._announced:
             self._announced = True
             print(
-                f"waiting for {wanted} of one node, at most {self._seconds:.0f} s (wait_seconds in the profile): other work on the "
-                "cluster holds it",
+                f"waiting for {wanted} of one node, at most {self._seconds:.0f} s (wait_seconds in the profile): other "
+                "work on the cluster holds it",
                 file=sys.stderr,
                 flush=True,
             )

@@ -40,22 +40,32 @@ def test_as_many_trials_run_at_once_as_the_cluster_has_free_processors_for(
 ) -> None:
     """Whatever other programs hold, and parts of a CPU that no worker can use, count for nothing."""
     monkeypatch.setattr(nodes, "free_nodes", lambda: [{"memory": 99.0 * TRIAL_MEMORY, **node} for node in free])
-    monkeypatch.setattr(nodes, "addable", dict)
+    monkeypatch.setattr(capacity, "ray_session", lambda cluster: None)
+    monkeypatch.setattr(nodes, "may_grow", lambda ray: False)
     gpus = 8.0 if profile["device"] == "cuda" else 0.0
     machine = Machine(Cluster(**profile), nodes=1, cores=99, cpus=99, gpus=gpus, memory=1e9)
     assert concurrent_trials(machine, 20, 20) == most
 
 
-def test_free_memory_and_nodes_that_may_be_added_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     cpus = Machine(Cluster(device="cpu", address="auto"), nodes=1, cores=99, cpus=99, gpus=0.0, memory=1e9)
     gpus = Machine(Cluster(device="cuda", address="auto"), nodes=1, cores=99, cpus=99, gpus=2.0, memory=1e9)
-    monkeypatch.setattr(nodes, "free_nodes", lambda: [{"CPU": 64.0, "GPU": 2.0, "memory": 3.5 * TRIAL_MEMORY}])
-    monkeypatch.setattr(nodes, "addable", dict)
+    monkeypatch.setattr(nodes, "free_nodes", lambda: [{"CPU": 64.0, "GPU": 20.0, "memory": 3.5 * TRIAL_MEMORY}])
     assert concurrent_trials(cpus, 20, 20) == 3
-    assert concurrent_trials(gpus, 20, 20) == 2
-    monkeypatch.setattr(nodes, "addable", lambda: {"CPU": 64.0, "GPU": 6.0, "memory": 2.0 * TRIAL_MEMORY})
-    assert concurrent_trials(cpus, 20, 20) == 5
-    assert concurrent_trials(gpus, 20, 20) == 8
+    assert concurrent_trials(gpus, 20, 20) == 14
+
+
+def test_a_cluster_that_grows_runs_as_many_trials_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is free at the start says nothing of the nodes that will come."""
+    monkeypatch.setattr(capacity, "ray_session", lambda cluster: None)
+    monkeypatch.setattr(nodes, "may_grow", lambda ray: True)
+    monkeypatch.setattr(nodes, "free_nodes", lambda: [{"CPU": 64.0, "GPU": 1.0, "memory": 99.0 * TRIAL_MEMORY}])
+    profile = Cluster(device="cuda", address="auto", trials=8)
+    machine = Machine(profile, nodes=1, cores=64, cpus=64, gpus=1.0, memory=1e9)
+    assert concurrent_trials(machine, 20, 20) == 8
+    assert concurrent_trials(machine, 20, 5) == 5
+    open_ended = Machine(Cluster(device="cuda", address="auto"), nodes=1, cores=64, cpus=64, gpus=1.0, memory=1e9)
+    assert concurrent_trials(open_ended, 20, 20) == 1
 
 
 def test_a_trial_asks_for_no_more_memory_than_a_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
