@@ -1,4 +1,4 @@
-"""A cluster whose nodes with GPUs start when a step needs them: Ray's autoscaler, with nodes that are processes here."""
+"""A cluster whose nodes with GPUs start when a step needs them, by Ray's autoscaler. The nodes are processes here."""
 
 from __future__ import annotations
 

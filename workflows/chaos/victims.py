@@ -46,15 +46,15 @@ def kinds(cluster: Cluster) -> list[str]:
 
 def find(driver: int, kind: str) -> list[psutil.Process]:
     """Find the processes of a kind below a driver."""
-    matches = []
+    found = []
     with suppress(psutil.NoSuchProcess):
         if kind == DRIVER:
             return [psutil.Process(driver)]
         for process in psutil.Process(driver).children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if matches(" ".join(process.cmdline()), VICTIMS[kind].parts):
-                    matches.append(process)
-    return matches
+                    found.append(process)
+    return found
 
 
 def matches(line: str, parts: Iterable[str]) -> bool:

@@ -135,6 +135,14 @@ def processes(*jobs: str) -> Iterator[list[int]]:
             one.communicate()
 
 
+def test_the_processes_of_a_run_on_this_machine_are_found_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(victims.VICTIMS, "waiting", victims.Victim(("ray::", "Waiting"), 1))
+    with processes("", "") as running:
+        assert {process.pid for process in victims.find(os.getpid(), "waiting")} == set(running)
+        assert victims.find(os.getpid(), victims.HEAD) == []
+    assert [process.pid for process in victims.find(os.getpid(), victims.DRIVER)] == [os.getpid()]
+
+
 def test_a_node_names_only_the_processes_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(joined.RAYLET, str(os.getpid()))
     with processes("01000000", "02000000", joined.NO_JOB, "") as running:
