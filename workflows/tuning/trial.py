@@ -171,6 +171,10 @@ class Waits(io.TextIOBase):
         """Flush what was written."""
         self._stderr.flush()
 
+    def fileno(self) -> int:
+        """Return the file descriptor of the stderr."""
+        return self._stderr.fileno()
+
 
 _runners: list[Any] = []
 """The process that runs the steps of this process's trials, if there is one. It stays from one trial to the next."""
