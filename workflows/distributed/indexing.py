@@ -81,8 +81,15 @@ def on_gpu(machine: Machine, kind: IndexKind, factory: str) -> bool:
         return kind.index_on_gpu(factory)
     ray, needs = ray_session(machine.cluster), Resources(1, machine.cluster.map.gpus)
     with reserve(needs, machine.resources):
-        nodes.wait_for_room(ray, machine.cluster, needs)
-        return bool(ray.get(ray.remote(num_cpus=1, num_gpus=needs.gpus)(kind.index_on_gpu).remote(factory)))
+        nodes.wait_for_processors(ray, machine.cluster, "GPU", 1, needs.gpus)
+        answer = ray.remote(num_cpus=1, num_gpus=needs.gpus)(kind.index_on_gpu).remote(factory)
+        if not ray.wait([answer], timeout=machine.cluster.wait_seconds)[0]:
+            ray.cancel(answer, force=True)
+            raise RuntimeError(
+                f"no GPU was free for this step within {machine.cluster.wait_seconds} s (wait_seconds in the profile). "
+                "Repeat the command when other work on the cluster is done."
+            )
+        return bool(ray.get(answer))
 
 
 def _divided(pool: Pool, machine: Machine, pieces: int, *, gpu: bool) -> Pool:

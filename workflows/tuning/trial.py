@@ -137,7 +137,7 @@ class TrialSteps:
                 finally:
                     self._seconds, self._since = self._elapsed(), 0.0
                 if self._machine.cuda or self._machine.cluster.address:
-                    shut_down()  # idle training workers hold processors that another trial may wait for
+                    end_warm()  # idle processes hold processors that another trial may wait for
         except (StepFailed, UserError) as error:
             return str(error)
         return ""

@@ -214,9 +214,15 @@ def test_a_worker_on_a_node_with_a_gpu_says_whether_faiss_has_the_index_there(mo
     def remote(**resources: Any) -> Callable[..., Any]:
         return lambda function: SimpleNamespace(remote=lambda *args: asked.append((resources, args)) or "answer")
 
-    ray = SimpleNamespace(remote=remote, get=lambda reference: asked.append(reference) or True)
+    ray = SimpleNamespace(
+        remote=remote,
+        wait=lambda references, timeout: (references, []),
+        get=lambda reference: asked.append(reference) or True,
+    )
     monkeypatch.setattr(indexing, "ray_session", lambda cluster: ray)
-    monkeypatch.setattr(indexing.nodes, "wait_for_room", lambda ray, cluster, needs: asked.append(needs.gpus))
+    monkeypatch.setattr(
+        indexing.nodes, "wait_for_processors", lambda ray, cluster, kind, workers, share: asked.append(share)
+    )
     joined = Machine(Cluster(address="auto", map=Pool(gpus=0.5)), nodes=2, cores=4, cpus=8, gpus=2, memory=1e9)
     assert not index.built_for_gpus()
     assert indexing.on_gpu(joined, Dense(), "Flat")

@@ -13,7 +13,7 @@ import pytest
 from sparring.workflows.command_line import parser
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import Machine, resolve_machine
-from sparring.workflows.distributed.worker_group import shut_down
+from sparring.workflows.distributed.resources import end_warm
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import trial as trials
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
@@ -166,9 +166,9 @@ def test_workers_of_a_step_are_given_back_on_a_cluster(
     place: Place, tuned: TunedExperiment, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another trial may wait for the processors of an idle training worker."""
-    assert trials.shut_down is shut_down
+    assert trials.end_warm is end_warm
     ended: list[int] = []
-    monkeypatch.setattr(trials, "shut_down", lambda: ended.append(1))
+    monkeypatch.setattr(trials, "end_warm", lambda: ended.append(1))
     monkeypatch.setattr(trials, "execute", lambda *_, **__: True)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     task = {"path": str(tuned.path), "tree": tuned.tree, "run": str(tuned.run), "store": str(place.store)}
