@@ -192,7 +192,7 @@ class _RayMap:
         self._deaths_at_start: list[str] = []
         self._any_done = False
         self._grown = self._looked = self._alone_since = time.monotonic()
-        self._said, self._under_way = False, dict[str, int]()
+        self._announced, self._under_way = False, dict[str, int]()
         for process in warm:
             process.was_warm = True
             self._open(process)
@@ -293,8 +293,8 @@ class _RayMap:
                 f"no process of this step has started on {place} within {limit:.0f} s (wait_seconds in the profile). "
                 "Repeat the command when other work on the cluster is done, or ask for less in the profile."
             )
-        if waited > nodes.SAY_SECONDS and self._kind.joined and not self._said:
-            self._said = True
+        if waited > nodes.SAY_SECONDS and self._kind.joined and not self._announced:
+            self._announced = True
             print(
                 f"waiting for {place}, at most {limit:.0f} s (wait_seconds in the profile): no process of this step "
                 "has started yet, and other work on the cluster may hold what it needs",
