@@ -1,10 +1,11 @@
 """A map over shards on Ray: actors that fill one shard after another, and `ray.wait`.
 
-Ray Data was tried first, and lacks four things (Ray 2.60):
+Ray Data filled the shards before, and lacks four things (Ray 2.60):
 
 - An actor pool belongs to one execution of a dataset, and ends with it. Each step on GPUs waited 20 to 26 s for new
   processes that import torch. Here the processes stay for the next steps of their kind (`resources.keep_warm`).
-- It takes the driver 8.5 ms of CPU time a shard, and so at most 118 shards/s. Here it is one call of an actor.
+- It takes the driver 8.5 ms of CPU time a shard, and so at most 118 shards/s. Here a shard is one call of an actor: 2.8
+  ms, with the start of 32 processes.
 - A pool that loses all of its nodes waits without end and without a word. Here the wait has a limit and says why.
 - A dataset returns rows when a block is done. Here a step also sees the progress within a shard.
 
