@@ -144,9 +144,9 @@ class MapProcess:
 
         def work() -> dict[str, float]:
             self._free(self._map_id)
-            made = Filler(**filler)
+            new = Filler(**filler)
             with self._lock:
-                self._filler, self._map_id = made, map_id
+                self._filler, self._map_id = new, map_id
             if map_id == self._over:  # finished meanwhile by other processes
                 self._free(map_id)
             return {}
