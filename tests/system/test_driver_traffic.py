@@ -19,7 +19,7 @@ import pytest
 import s3fs
 
 from sparring.components.data.groups import check_k, ids_of
-from sparring.components.data.tables import DOCUMENTS, pieces, write
+from sparring.components.data.tables import DOCUMENTS, RANKING, counts, pieces, read, write, write_ranking_part
 from sparring.workflows.distributed.shard_worker import Filler
 from sparring.workflows.steps import train
 from sparring.workflows.store import s3, transfer
@@ -73,15 +73,10 @@ RANKINGS = {
     "evaluate/per_query.parquet",
     "fit_fusion/ranking.parquet",
     "fuse/ranking.parquet",
-    "lucene_search/found-0.parquet",
-    "lucene_search/ranking.parquet",
-    "mine/groups.parquet",
-    "search/found-0-0-0-0.npy",
-    "search/order.npy",
-    "search/ranking.parquet",
-    "search/sample.npy",
+    "lucene_search/ranking.parquet/0.parquet",
+    "search/ranking.parquet/0.parquet",
 }
-"""Rankings, and groups that are mined from them, that the driver merges and writes itself."""
+"""Rankings that the driver fuses and evaluates itself, and what it writes for this."""
 PENDING = TABLES | RANKINGS | {"start/model/model.safetensors"}
 """All files that still pass the driver. Take out what no longer does. The start model comes from a folder or a hub."""
 
@@ -180,7 +175,24 @@ def test_ids_and_counts_of_documents_are_read_without_their_texts(proxy: Proxy) 
     proxy.passed.clear()
     assert check_k(5, out) == 2_000
     assert ids_of(out / "documents.parquet", "doc_id").to_pylist() == ids
-    read = pa.concat_tables(pieces(out / "documents.parquet", DOCUMENTS, columns=["doc_id"]))
-    assert read["doc_id"].to_pylist() == ids
+    found = pa.concat_tables(pieces(out / "documents.parquet", DOCUMENTS, columns=["doc_id"]))
+    assert found["doc_id"].to_pylist() == ids
     assert sum(request.size for request in proxy.passed) < size / 5
     assert pq.read_table(s3.open_file(out / "documents.parquet")).equals(table)
+
+
+def test_a_table_in_parts_is_whole_although_the_cache_has_only_some(proxy: Proxy) -> None:
+    out = s3.local_path(f"s3://{bucket.BUCKET}/parts") / "search-0123456789ab"
+    path = out / "ranking.parquet"
+    path.mkdir(parents=True)
+    columns = [["q0", "q0"], ["a", "b"], [1, 2], [1.0, 0.5]]
+    tables = [pa.table([[f"{query}{part}" for query in columns[0]], *columns[1:]], schema=RANKING) for part in range(3)]
+    for number, table in enumerate(tables):
+        write_ranking_part(path / f"{number}.parquet", [table], RANKING)
+        transfer.upload(path / f"{number}.parquet")
+    (path / "1.parquet").unlink()
+    proxy.passed.clear()
+    assert counts(path) == {"answered": 3, "rows": 6}
+    assert read(path, RANKING).equals(pa.concat_tables(tables))
+    assert pa.concat_tables(pieces(path, RANKING)).equals(pa.concat_tables(tables))
+    assert {request.path[-9:] for request in proxy.passed if request.part} == {"1.parquet"}
