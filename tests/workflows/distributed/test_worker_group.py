@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from sparring.workflows.distributed import ray_train, resources
-from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.cluster import TrainPool
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.resources import Resources
@@ -220,7 +221,7 @@ def process_id(task: dict[str, Any]) -> int:
 @pytest.fixture
 def alone(ray: Machine) -> Iterator[Machine]:
     """One worker, which may die once."""
-    yield changed(ray, {"train": Pool(workers=1, threads=1), "retries": 1})
+    yield changed(ray, {"train": TrainPool(workers=1, threads=1), "retries": 1})
     resources.end_warm()
 
 
@@ -241,7 +242,7 @@ def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Machine, tmp_path
 
 @pytest.mark.slow
 def test_when_one_of_two_dies_both_start_again(alone: Machine, tmp_path: Path) -> None:
-    both = changed(alone, {"train": Pool(workers=2, threads=1)})
+    both = changed(alone, {"train": TrainPool(workers=2, threads=1)})
     task = {"marker": str(tmp_path / "died")}
     first = train_together(process_id, task, both, storage=tmp_path)
     assert (tmp_path / "died").exists()
@@ -254,7 +255,8 @@ def test_a_step_that_needs_the_processors_of_warm_workers_gets_them(alone: Machi
     first = train_together(process_id, {}, joined, storage=tmp_path)
     assert train_together(process_id, {}, joined, storage=tmp_path) == first
     with resources.reserve(Resources(cpus=joined.cpus), joined.resources):
-        assert not psutil.pid_exists(first)
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(first).wait(60)
     assert train_together(process_id, {}, joined, storage=tmp_path) != first
 
 
