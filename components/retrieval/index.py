@@ -207,7 +207,7 @@ def to_gpu(index: Any) -> Any:
             code="no-faiss-gpu",
         )
     try:
-        return faiss.index_cputo_gpu(faiss.StandardGpuResources(), 0, index)
+        return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     except RuntimeError as error:
         raise UserError(
             f"search.index: FAISS cannot put this index on the GPU: {_message(error)}; accepted: device: cpu in the "

@@ -152,7 +152,7 @@ def build_index(
     """
     shards = document_shards(vectors)
     kind_named(kind).check_index(factory, shards[0])
-    gpu = on_gpu(machine, kind_named(kind), factory)
+    gpu = on_gpu(out, machine, kind_named(kind), factory)
     index = VectorIndex(factory, ef_construction, gpu=gpu)
     files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory, gpu=gpu)
     return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
@@ -187,7 +187,7 @@ def search(
     documents, count = check_k(k, data), len(read_rows(queries / "queries.npy"))
     kind = kind_stored(vectors)
     factory = config.index if index is not None else None
-    gpu = on_gpu(machine, kind, factory) if factory else machine.cuda
+    gpu = on_gpu(out, machine, kind, factory) if factory else machine.cuda
     workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
     cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
     pieces = cut(count, files=kind.index_files(factory, documents) if factory else [])
