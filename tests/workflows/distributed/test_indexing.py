@@ -138,7 +138,7 @@ def test_what_faiss_can_merge_is_known_before_it_is_trained(factory: str) -> Non
     assert index.merges(factory)
 
 
-@pytest.mark.parametrize("rows", [1, 131_072, 131_073, 8_841_823, 10**9])
+@pytest.mark.parametrize("rows", [1, kind.PART, kind.PART + 1, 8_841_823, 10**9])
 def test_parts_cover_all_rows_once_and_are_not_too_many(rows: int) -> None:
     parts = IndexFile("index", 0, rows).parts()
     assert [parts[0].first, parts[-1].stop] == [0, rows]
