@@ -38,8 +38,8 @@ MAX_NODE_DEATHS = 16
 """Number of times that a shard starts again after a node has died with it. Spot nodes die for reasons of their own."""
 START_SECONDS = 60.0
 """Minimum number of seconds to wait for the first process to start."""
-IDLE_SECONDS = 60.0
-"""Seconds without work after which a process leaves a cluster that was joined."""
+IDLE_SECONDS = 30.0
+"""Seconds without work after which a process leaves a cluster that was joined: fewer than a map waits for a place."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the progress within the shards."""
 GROW_SECONDS = 5.0

@@ -1,7 +1,7 @@
 """BM25: build a Lucene index of the documents and retrieve from it. Each worker runs Java in a child process."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,13 @@ class VectorIndexConfig(LuceneIndexConfig):
     """Store term vectors."""
 
 
-@Description(part="BM25")
+@Description(
+    part="BM25",
+    workers_read={
+        "data": ("documents.parquet",),
+        "out": ("index/_*", "index/segments*", "index/write.lock", "index/doc_ids.*"),
+    },
+)
 def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
@@ -49,7 +55,11 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     query_ids_of(data, splits)
 
 
-@Description(part="BM25", version=2, refuses=_refuses)
+SEARCHED = {"data": ("documents.parquet",), "index": ("*",), "out": ("ranking.parquet/*",)}
+"""Files that only the workers read."""
+
+
+@Description(part="BM25", version=2, refuses=_refuses, workers_read=SEARCHED)
 def lucene_search(
     out: Path, machine: Machine, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
@@ -61,7 +71,7 @@ def lucene_search(
     return _searched(out, machine, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25", version=2, refuses=_refuses)
+@Description(part="BM25", version=2, refuses=_refuses, workers_read=SEARCHED)
 def lucene_feedback(
     out: Path,
     machine: Machine,
@@ -116,6 +126,8 @@ _NOTHING = Shard("ranking.parquet/00000000.parquet", 0, {"start": 0, "stop": 0})
 class _Retrieval:
     """A worker that ranks documents for runs of queries."""
 
+    on_demand: ClassVar = {"data": ("documents.parquet",)}
+
     def __init__(
         self,
         *,
@@ -133,13 +145,13 @@ class _Retrieval:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         queries, most = self._queries[task["start"] : task["stop"]], self._k + self._left_out.most
-        found = list(self._searcher.search(queries["text"].to_pylist(), most))
-        lengths = [len(scores) for _, scores in found]
+        retrieved = list(self._searcher.search(queries["text"].to_pylist(), most))
+        lengths = [len(scores) for _, scores in retrieved]
         columns = [
             queries["query_id"].take(np.repeat(np.arange(len(queries)), lengths)),
-            pa.chunked_array([doc_ids for doc_ids, _ in found], RANKING.field("doc_id").type),
+            pa.chunked_array([doc_ids for doc_ids, _ in retrieved], RANKING.field("doc_id").type),
             np.concatenate([np.empty(0, np.int32), *(np.arange(1, n + 1, dtype=np.int32) for n in lengths)]),
-            np.concatenate([np.empty(0, np.float32), *(scores for _, scores in found)]),
+            np.concatenate([np.empty(0, np.float32), *(scores for _, scores in retrieved)]),
         ]
         write_ranking_part(path, [self._left_out(pa.table(columns, schema=RANKING), self._k)], RANKING)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ from sparring.components.config import Config
 from sparring.components.data.groups import IdOrder, check_k
 from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKED, counts, notes, write_ranking_part
-from sparring.components.data.vectors import document_shards, read_query_ids, read_rows
-from sparring.components.files import read_json, remove, save_array, write_json
+from sparring.components.data.vectors import document_lengths, document_shards, read_query_ids, read_rows
+from sparring.components.files import read_json, save_array, write_json
 from sparring.components.retrieval import topk
 from sparring.components.retrieval.kind import (
     DEFAULT,
@@ -34,6 +34,7 @@ from sparring.components.retrieval.quantised import Kind
 from sparring.workflows.distributed.indexing import build_index_files, on_gpu
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
 EF_CONSTRUCTION = 40
@@ -163,7 +164,17 @@ def _refuses(data: Path, k: int) -> None:
     check_k(k, data)
 
 
-@Description(part="search", version=2, refuses=_refuses)
+VECTORS = {
+    "data": ("documents.parquet",),
+    "vectors": ("documents-*.npy",),
+    "queries": ("queries.npy",),
+    "index": ("*",),
+    "out": ("found-*.npy", "sample-*.npy", "ranking.parquet/*"),
+}
+"""Files that only the workers read."""
+
+
+@Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
 def search(
     out: Path,
     machine: Machine,
@@ -184,7 +195,7 @@ def search(
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
-    documents, count = check_k(k, data), len(read_rows(queries / "queries.npy"))
+    documents, count = check_k(k, data), len(read_query_ids(queries))
     kind = kind_stored(vectors)
     factory = config.index if index is not None else None
     gpu = on_gpu(out, machine, kind, factory) if factory else machine.cuda
@@ -204,7 +215,8 @@ def search(
         "queries": str(queries),
         "k": k,
     }
-    if not all((out / part.file).exists() for part in parts):
+    made = transfer.made(out)
+    if not all(part.file in made for part in parts):
         counted = map_shards(
             _Searching,
             [piece._replace(file=part.file) for piece, part in zip(pieces, parts, strict=True)]
@@ -224,11 +236,11 @@ def search(
             write_json(out / TIMES, counted)
         if not whole:
             map_shards(_Merging, parts, unit="queries", exact=list(_blocks(out, sampled).values()), **options)
-    remove(out, "found-*.npy", "sample-*.npy", f"{ORDER}*")
+    transfer.remove(out, "found-*.npy", "sample-*.npy", f"{ORDER}*")
     return {"queries": count, **counts(out / FILE), **(_recall(out, k) if index else {})}
 
 
-@Description(part="search", version=2, refuses=_refuses)
+@Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
 def candidates(
     out: Path,
     machine: Machine,
@@ -263,7 +275,7 @@ def _pieces(
 ) -> list[Shard]:
     """Cut the work into blocks of queries and runs of document shards, enough for every worker. With an index, the runs
     are the rows that its files cover."""
-    lengths = [len(shard) for shard in document_shards(vectors)]
+    lengths = document_lengths(vectors)
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if files else cuts.queries
@@ -317,6 +329,10 @@ def _recall(out: Path, k: int) -> dict[str, Any]:
     return {**recall, **read_json(out / TIMES)}
 
 
+RANKS = {"work": ("*",), "data": ("documents.parquet",)}
+"""Files of `_Writer`'s arguments that tasks name, or of which it reads a part."""
+
+
 class _Writer:
     """Writes keys as a part of the ranking: with the documents' ids and rows, and without documents left out."""
 
@@ -353,6 +369,8 @@ class _Merging:
     a part, the part notes the share of the exact k best documents that the index found.
     """
 
+    on_demand: ClassVar = RANKS
+
     def __init__(self, *, threads: int, exact: list[list[str]], k: int, **ranking: str) -> None:
         self._writer, self._k = _Writer(k=k, **ranking), k
         lists = [keys for files in exact for keys in _merged(_opened(files), self._writer.most)]
@@ -369,8 +387,8 @@ class _Merging:
         for number in np.flatnonzero((sampled >= start) & (sampled < stop)):
             row = sampled[number] - start
             keys = topk.merge([run[row : row + 1] for run in runs], self._writer.most)
-            found = topk.tie_ranks_of(keys[keys != topk.NO_DOCUMENT])
-            shares.append(len(np.intersect1d(found, self._exact[number])) / self._k)
+            retrieved = topk.tie_ranks_of(keys[keys != topk.NO_DOCUMENT])
+            shares.append(len(np.intersect1d(retrieved, self._exact[number])) / self._k)
         return shares
 
 
@@ -381,6 +399,8 @@ def _opened(files: Iterable[str]) -> list[topk.Keys]:
 class _Searching:
     """A worker that finds the best documents for a block of queries, exactly in a run of document shards or with the
     index."""
+
+    on_demand: ClassVar = {**RANKS, "vectors": ("documents-*.npy",), "index": ("*",)}
 
     def __init__(
         self,
@@ -424,9 +444,11 @@ class _Searching:
 
     def _exact(self, queries: Rows, order: topk.Keys, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
+        documents = document_shards(self._vectors)[first:last]
+        transfer.download(*documents.paths)
         return self._kind.top_k(
             queries,
-            document_shards(self._vectors)[first:last],
+            documents,
             order,
             self._k,
             folder=self._vectors,
@@ -436,6 +458,7 @@ class _Searching:
 
     def _approximate(self, queries: Rows, order: topk.Keys, file: str) -> topk.Keys:
         if file not in self._opened:
+            transfer.download(self._index / file)
             self._opened[file] = self._kind.open_index(
                 self._index / file,
                 folder=self._vectors,

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 
+from sparring.components.data.tables import rows_in
 from sparring.components.files import read_json, write_json
 from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.kind import IndexFile, IndexKind, IndexShape
@@ -47,7 +48,7 @@ class Texts:
     @classmethod
     def of(cls, table: Path) -> Self:
         """Open all documents of a table."""
-        return cls(table, range(pq.read_metadata(table).num_rows))
+        return cls(table, range(rows_in(table)))
 
     def __len__(self) -> int:
         """Count the documents."""

@@ -237,3 +237,7 @@ def test_a_table_in_parts_reads_as_one(tmp_path: Path, rows: int) -> None:
         assert Placed(path, RANKING, queries).rows(np.arange(3)).equals(wanted)
     assert counts(many) == {"answered": 9, "rows": 36}
     assert elements(many) == elements(one) == 36
+    for part in many.glob("*.parquet"):
+        part.unlink()
+    with pytest.raises(FileNotFoundError, match=r"many\.parquet"):
+        next(pieces(many, RANKING))

@@ -85,7 +85,7 @@ def test_the_same_steps_with_other_results_are_found(
     assert call(place, "show", "--diff", str(first), str(second.runs / "tiny")) == 0
     assert re.search(r"The data of the \d+ artifacts that both have is the same, bit by bit\.", said()[0])
     for label in ("warm-retriever-ranking-(test)", "bm25-ranking-(test)"):
-        file = second.artifact(label) / "ranking.parquet"
+        file = min((second.artifact(label) / "ranking.parquet").iterdir())
         table = pq.read_table(file)
         pq.write_table(table.slice(0, len(table) - 1), file)
     assert call(place, "show", "--diff", str(first), str(second.runs / "tiny")) == 0

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
+from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING, write_ranking_part
 from sparring.components.evaluation.measures import per_query
 from sparring.components.retrieval import kind, lucene
 from sparring.components.retrieval.lucene import BM25Config, RM3Config
@@ -233,15 +233,15 @@ def test_goes_on_where_it_was(monkeypatch, collection, index, ranking, tmp_path)
     """A finished part is taken as it is, here with a mark in it; a half-written one is swept away."""
     monkeypatch.setattr(step, "QUERIES_A_SHARD", 15)
     marked = pa.table({"query_id": ["marked"], "doc_id": ["d"], "rank": [1], "score": [1.0]}, schema=RANKING)
-    pq.write_table(marked, tmp_path / "found-00001.parquet")
-    (tmp_path / ".found-00000.parquet.0123abcd").write_text("half")
+    parts = tmp_path / "ranking.parquet"
+    write_ranking_part(parts / "00000001.parquet", [marked], RANKING)
+    (parts / ".00000000.parquet.0123abcd").write_text("half")
     found = retrieved(tmp_path, INLINE, collection, index).to_pylist()
     kept = [row for row in ranking.to_pylist() if not 15 <= int(row["query_id"][1:]) < 30]
     at = sum(int(row["query_id"][1:]) < 15 for row in kept)
     assert found == [*kept[:at], *marked.to_pylist(), *kept[at:]]
-    assert tiny.kept(tmp_path).keys() == {"ranking.parquet"}
-    # Killed after the table and before the record: nothing is searched again.
-    monkeypatch.setattr(step, "map_shards", None)
+    assert not [path.name for path in parts.iterdir() if path.name.startswith(".")]
+    # Killed after the table and before the record: nothing is searched again, so the mark is still there.
     assert retrieved(tmp_path, INLINE, collection, index).to_pylist() == found
 
 

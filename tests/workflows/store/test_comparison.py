@@ -46,9 +46,9 @@ def longer(path: Path) -> None:
     ("pattern", "change", "says"),
     [
         ("train-*/model/model.safetensors", last_bit, "differs"),
-        ("search-*/ranking.parquet", last_bit, "differs"),
+        ("search-*/ranking.parquet/*.parquet", last_bit, "differs"),
         ("train-*/artifact.json", longer, "differs"),
-        ("mine-*/groups.parquet", Path.unlink, "is not there"),
+        ("mine-*/groups.parquet/*.parquet", Path.unlink, "is not there"),
         ("evaluate-*/artifact.json", Path.unlink, "the artifact is not finished"),
         ("search-*/ranking.parquet", lambda path: path.with_name(".ranking.parquet.0123").touch(), "left over"),
         ("mine-*", shutil.rmtree, "is not there"),
