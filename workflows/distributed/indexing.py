@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparring.components import progress
-from sparring.components.files import read_json, remove, write_json
+from sparring.components.files import read_json, write_json
 from sparring.components.retrieval import kind as kinds
 from sparring.components.retrieval.kind import IndexFile, IndexKind, index_kind_named
 from sparring.workflows.distributed.cluster import Pool
@@ -21,10 +21,12 @@ from sparring.workflows.distributed.java import InChild
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.ray_map import Shard
 from sparring.workflows.distributed.shards import map_shards
+from sparring.workflows.store import transfer
 
 TRAINED = "trained"
 """File with what all parts of an index share. It stays until the index is whole."""
 ON_GPU = "on-gpu.json"
+"""File with a worker's answer whether its GPU can have an index. It is removed once it was read."""
 
 
 def build_index_files(
@@ -58,7 +60,8 @@ def build_index_files(
 
     merged = len(files) == 1 and files[0].rows > kinds.PART and index_kind.merges(factory)
     pieces = files[0].parts() if merged else files
-    if not all((out / file.name).exists() for file in files):
+    made = transfer.made(out)
+    if not all(file.name in made for file in files):
         shared: dict[str, Any] = {}
         if index_kind.trains and len(pieces) > 1:
             run([Shard(TRAINED, sum(lengths), {"train": True})])
@@ -67,7 +70,7 @@ def build_index_files(
         if merged:
             merge = {"merge": [str(out / piece.name) for piece in pieces]}
             run([Shard(files[0].name, files[0].rows, merge)], gpu=False)
-    remove(out, TRAINED, "part-*")
+    transfer.remove(out, TRAINED, "part-*")
     return files
 
 
@@ -81,7 +84,7 @@ def on_gpu(out: Path, machine: Machine, kind: IndexKind, factory: str) -> bool:
     question, pool = [Shard(ON_GPU, 1, {"factory": factory})], machine.cluster.map
     map_shards(Asking, question, out=out, machine=machine, pool=pool, unit="questions", gpu=True, kind=kind)
     answer = bool(read_json(out / ON_GPU))
-    remove(out, ON_GPU)
+    transfer.remove(out, ON_GPU)
     return answer
 
 

@@ -135,7 +135,7 @@ def _refuses_index(factory: str, kind: str) -> None:
     kind_named(kind).check_index(factory)
 
 
-@Description(part="search", droppable=("index.*",), refuses=_refuses_index)
+@Description(part="search", droppable=("index.*",), workers_read={"out": ("index.*", "part-*")}, refuses=_refuses_index)
 def build_index(
     out: Path,
     machine: Machine,
@@ -156,7 +156,8 @@ def build_index(
     gpu = on_gpu(out, machine, kind_named(kind), factory)
     index = VectorIndex(factory, ef_construction, gpu=gpu)
     files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory, gpu=gpu)
-    return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
+    made = transfer.made(out)
+    return {"documents": sum(map(len, shards)), "bytes": sum(made[file.name] for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
