@@ -48,8 +48,9 @@ DEFAULT = "dense"
 """The kind of a config that names none."""
 
 
-PART = 2**17
-"""Number of documents in a part of an index. Smaller indexes are built in one part."""
+PART = 2**20
+"""Number of documents in a part of an index. Smaller indexes are built in one part, by all threads of one worker: on 2
+cores, Lucene takes 1.3 times the processor time for 400,000 documents in four parts."""
 MAX_PARTS = 64
 """Maximum number of parts of one file of an index. The parts of larger indexes have more documents."""
 

@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from sparring.components.files import remove
+from sparring.components import progress
+from sparring.components.files import read_json, write_json
 from sparring.components.retrieval import kind as kinds
 from sparring.components.retrieval.kind import IndexFile, IndexKind, index_kind_named
-from sparring.workflows.distributed import nodes
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.java import InChild
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.resources import Resources, reserve
-from sparring.workflows.distributed.session import ray_session
-from sparring.workflows.distributed.shards import Shard, map_shards
-from sparring.workflows.store.progress import Progress
+from sparring.workflows.distributed.ray_map import Shard
+from sparring.workflows.distributed.shards import map_shards
+from sparring.workflows.store import transfer
 
 TRAINED = "trained"
 """File with what all parts of an index share. It stays until the index is whole."""
+ON_GPU = "on-gpu.json"
+"""File with a worker's answer whether its GPU can have an index. It is removed once it was read."""
 
 
 def build_index_files(
@@ -59,7 +60,8 @@ def build_index_files(
 
     merged = len(files) == 1 and files[0].rows > kinds.PART and index_kind.merges(factory)
     pieces = files[0].parts() if merged else files
-    if not all((out / file.name).exists() for file in files):
+    made = transfer.made(out)
+    if not all(file.name in made for file in files):
         shared: dict[str, Any] = {}
         if index_kind.trains and len(pieces) > 1:
             run([Shard(TRAINED, sum(lengths), {"train": True})])
@@ -68,28 +70,22 @@ def build_index_files(
         if merged:
             merge = {"merge": [str(out / piece.name) for piece in pieces]}
             run([Shard(files[0].name, files[0].rows, merge)], gpu=False)
-    remove(out, TRAINED, "part-*")
+    transfer.remove(out, TRAINED, "part-*")
     return files
 
 
-def on_gpu(machine: Machine, kind: IndexKind, factory: str) -> bool:
+def on_gpu(out: Path, machine: Machine, kind: IndexKind, factory: str) -> bool:
     """Check whether an index can be built and searched on the machine's GPUs. A worker with a GPU answers, because the
-    driver of a cluster that was joined may have another FAISS."""
+    driver of a cluster that was joined may have another FAISS. The answer is in a file of `out` for a moment."""
     if not machine.cuda:
         return False
     if machine.cluster.address is None:
         return kind.index_on_gpu(factory)
-    ray, needs = ray_session(machine.cluster), Resources(1, machine.cluster.map.gpus)
-    with reserve(needs, machine.resources):
-        nodes.wait_for_processors(ray, machine.cluster, "GPU", 1, needs.gpus)
-        answer = ray.remote(num_cpus=1, num_gpus=needs.gpus)(kind.index_on_gpu).remote(factory)
-        if not ray.wait([answer], timeout=machine.cluster.wait_seconds)[0]:
-            ray.cancel(answer, force=True)
-            raise RuntimeError(
-                f"no GPU was free for this step within {machine.cluster.wait_seconds} s (wait_seconds in the profile). "
-                "Repeat the command when other work on the cluster is done."
-            )
-        return bool(ray.get(answer))
+    question, pool = [Shard(ON_GPU, 1, {"factory": factory})], machine.cluster.map
+    map_shards(Asking, question, out=out, machine=machine, pool=pool, unit="questions", gpu=True, kind=kind)
+    answer = bool(read_json(out / ON_GPU))
+    transfer.remove(out, ON_GPU)
+    return answer
 
 
 def _divided(pool: Pool, machine: Machine, pieces: int, *, gpu: bool) -> Pool:
@@ -125,6 +121,16 @@ class Span(Sequence[Any]):
         return self._files[number][0 if number else self._start : self._end if last else None]
 
 
+class Asking:
+    """A worker that says whether it has an index on its GPU."""
+
+    def __init__(self, *, threads: int, kind: IndexKind) -> None:
+        self._kind = kind
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        write_json(path, self._kind.index_on_gpu(task["factory"]))
+
+
 class Indexing:
     """A worker that trains an index, builds files or parts of it, and merges parts."""
 
@@ -140,9 +146,5 @@ class Indexing:
             self._kind.merge_index(path, list(map(Path, task["merge"])), self._index)
         else:
             documents = Span(self._documents, **task["build"])
-            rows, total = sum(map(len, documents)), sum(map(len, self._documents))
-            if rows < total:  # progress is counted in pieces
-                self._kind.build_index(path, documents, self._index, threads=self._threads, on_added=lambda _: None)
-                return
-            with Progress(path.parent, total, "documents") as progress:
-                self._kind.build_index(path, documents, self._index, threads=self._threads, on_added=progress.add)
+            added = progress.report
+            self._kind.build_index(path, documents, self._index, threads=self._threads, on_added=added)

@@ -37,7 +37,7 @@ class VectorIndexConfig(LuceneIndexConfig):
     part="BM25",
     workers_read={
         "data": ("documents.parquet",),
-        "out": ("index/_*", "index/segments*", "index/write.lock", "index/doc_ids.*"),
+        "out": ("index/_*", "index/segments*", "index/write.lock", "index/doc_ids.*", "part-*"),
     },
 )
 def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:

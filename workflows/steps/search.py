@@ -135,7 +135,7 @@ def _refuses_index(factory: str, kind: str) -> None:
     kind_named(kind).check_index(factory)
 
 
-@Description(part="search", droppable=("index.*",), refuses=_refuses_index)
+@Description(part="search", droppable=("index.*",), workers_read={"out": ("index.*", "part-*")}, refuses=_refuses_index)
 def build_index(
     out: Path,
     machine: Machine,
@@ -153,10 +153,11 @@ def build_index(
     """
     shards = document_shards(vectors)
     kind_named(kind).check_index(factory, shards[0])
-    gpu = on_gpu(machine, kind_named(kind), factory)
+    gpu = on_gpu(out, machine, kind_named(kind), factory)
     index = VectorIndex(factory, ef_construction, gpu=gpu)
     files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory, gpu=gpu)
-    return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
+    made = transfer.made(out)
+    return {"documents": sum(map(len, shards)), "bytes": sum(made[file.name] for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
@@ -198,7 +199,7 @@ def search(
     documents, count = check_k(k, data), len(read_query_ids(queries))
     kind = kind_stored(vectors)
     factory = config.index if index is not None else None
-    gpu = on_gpu(machine, kind, factory) if factory else machine.cuda
+    gpu = on_gpu(out, machine, kind, factory) if factory else machine.cuda
     workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
     cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
     pieces = cut(count, files=kind.index_files(factory, documents) if factory else [])

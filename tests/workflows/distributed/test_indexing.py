@@ -22,7 +22,7 @@ from sparring.components.retrieval.kinds.dense import Dense
 from sparring.workflows.distributed import indexing
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
-from sparring.workflows.distributed.shards import Shard
+from sparring.workflows.distributed.ray_map import Shard
 from sparring.workflows.steps.search import build_index
 from tests.support import toy
 from tests.support.machines import changed
@@ -138,7 +138,7 @@ def test_what_faiss_can_merge_is_known_before_it_is_trained(factory: str) -> Non
     assert index.merges(factory)
 
 
-@pytest.mark.parametrize("rows", [1, 131_072, 131_073, 8_841_823, 10**9])
+@pytest.mark.parametrize("rows", [1, kind.PART, kind.PART + 1, 8_841_823, 10**9])
 def test_parts_cover_all_rows_once_and_are_not_too_many(rows: int) -> None:
     parts = IndexFile("index", 0, rows).parts()
     assert [parts[0].first, parts[-1].stop] == [0, rows]
@@ -207,33 +207,32 @@ def test_an_index_that_faiss_has_on_no_gpu_is_built_on_processors(
     assert gpu.copies == []
 
 
-def test_a_worker_on_a_node_with_a_gpu_says_whether_faiss_has_the_index_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_on_a_node_with_a_gpu_says_whether_faiss_has_the_index_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not the driver, which may have another FAISS, and no GPU."""
-    asked: list[Any] = []
+    asked: list[bool] = []
+    joined = Machine(Cluster(address="auto"), nodes=2, cores=4, cpus=8, gpus=2, memory=1e9)
 
-    def remote(**resources: Any) -> Callable[..., Any]:
-        return lambda function: SimpleNamespace(remote=lambda *args: asked.append((resources, args)) or "answer")
+    def map_on_workers(worker: Any, shards: list[Shard], *, gpu: bool, out: Path, kind: Any, **_: Any) -> None:
+        asked.append(gpu)
+        with monkeypatch.context() as patch:
+            FakeGPU(patch)
+            for shard in shards:
+                worker(threads=1, kind=kind)(shard.task, out / shard.file)
 
-    ray = SimpleNamespace(
-        remote=remote,
-        wait=lambda references, timeout: (references, []),
-        get=lambda reference: asked.append(reference) or True,
-    )
-    monkeypatch.setattr(indexing, "ray_session", lambda cluster: ray)
-    monkeypatch.setattr(
-        indexing.nodes, "wait_for_processors", lambda ray, cluster, kind, workers, share: asked.append(share)
-    )
-    joined = Machine(Cluster(address="auto", map=Pool(gpus=0.5)), nodes=2, cores=4, cpus=8, gpus=2, memory=1e9)
+    monkeypatch.setattr(indexing, "map_shards", map_on_workers)
     assert not index.built_for_gpus()
-    assert indexing.on_gpu(joined, Dense(), "Flat")
-    assert asked == [0.5, ({"num_cpus": 1, "num_gpus": 0.5}, ("Flat",)), "answer"]
-    assert not indexing.on_gpu(replace(joined, gpus=0), Dense(), "Flat")
+    assert indexing.on_gpu(tmp_path, joined, Dense(), "IVF8,Flat")
+    assert not indexing.on_gpu(tmp_path, joined, Dense(), "HNSW8")
+    assert asked == [True, True]
+    assert not indexing.on_gpu(tmp_path, replace(joined, gpus=0), Dense(), "Flat")
     alone = replace(joined, cluster=Cluster())
-    assert not indexing.on_gpu(alone, Dense(), "Flat")
+    assert not indexing.on_gpu(tmp_path, alone, Dense(), "Flat")
     FakeGPU(monkeypatch)
-    assert indexing.on_gpu(alone, Dense(), "IVF8,Flat")
-    assert not indexing.on_gpu(alone, Dense(), "HNSW8")
-    assert len(asked) == 3
+    assert indexing.on_gpu(tmp_path, alone, Dense(), "IVF8,Flat")
+    assert len(asked) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_whose_faiss_sees_no_gpu_is_named(vectors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
