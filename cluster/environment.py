@@ -1,6 +1,7 @@
 """Fill `.venv` from the lock files, and write the lock files.
 
     environment.py setup [development] [documentation]    # make setup, make test, make docs
+    environment.py setup gpu                              # cluster/Dockerfile
     environment.py lock [--upgrade]                       # make lock
 
 Runs on every supported Python, with the standard library only. pip installs, with the index, mirror or folder of wheels
@@ -12,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -32,6 +34,8 @@ GROUPS = ("development", "documentation")
 """The locks of what its checks and its documentation need beyond that, by the names of their dependency groups."""
 TORCH, CUDA = "torch", "cuda"
 """The lock of torch alone, and the lock of what only torch's CUDA build needs."""
+GPU, FAISS = "gpu", "faiss-cpu"
+"""The lock of FAISS for GPUs, and the package that it replaces. It has a CUDA of its own and comes for x86 alone."""
 OF_CUDA = re.compile(r"nvidia-|cuda-|triton$")
 """Names of packages that belong to CUDA."""
 OF_PYSERINI = ("cython", "fastmcp", "flask", "matplotlib", "onnxruntime", "openai", "pytest", "tiktoken")
@@ -52,6 +56,11 @@ HEADERS = {
 """,
     CUDA: """\
 # What torch's CUDA build needs beyond requirements.lock. `make lock` writes it.
+""",
+    GPU: """\
+# FAISS for GPUs, in place of faiss-cpu, with the CUDA 12 that it was built with. `make lock` writes it. Images install
+# it, if torch is the CUDA build:
+#     python3 cluster/environment.py setup gpu
 """,
     "development": """\
 # What checks, tests and benchmarks need beyond requirements.lock. `make lock` writes it.
@@ -97,8 +106,13 @@ def setup(groups: Sequence[str]) -> None:
                 if _has_cuda_build():
                     progress.total += len(_pins(CUDA))
                     locks.append(CUDA)
-            others = [argument for name in locks if name != TORCH for argument in ("-r", str(_file(name)))]
-            _install(progress, ["--no-deps", "--require-hashes", *others])
+            others = [argument for name in locks if name not in (TORCH, GPU) for argument in ("-r", str(_file(name)))]
+            if others:
+                _install(progress, ["--no-deps", "--require-hashes", *others])
+            if GPU in locks and _has_cuda_build() and platform.machine() == "x86_64":
+                if _pip(ENVIRONMENT, ["uninstall", "--yes", FAISS]).returncode:  # both fill the folder faiss
+                    raise Failure(f"pip cannot remove {FAISS}, which FAISS for GPUs replaces")
+                _install(progress, ["--no-deps", "--require-hashes", "-r", str(_file(GPU))])
             if (ROOT / "sparring").is_dir():  # a node of a cluster gets the code with each job
                 _install(progress, ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
         # The path is in the stamp because a virtual environment does not work after it was moved.
@@ -117,7 +131,7 @@ def lock(upgrade: bool) -> None:
             raise Failure(f"{done.stdout}pip cannot install uv, which resolves the locks")
         lean = folder / "excludes.txt"
         lean.write_text("\n".join(OF_PYSERINI))
-        names = [RUNTIME, TORCH, CUDA, *GROUPS]
+        names = [RUNTIME, TORCH, CUDA, GPU, *GROUPS]
         kept = "" if upgrade else "".join(f"{line}\n" for name in names for line in _pins(name).values())
         wanted = project["project"]["dependencies"]
         # Extras have no lock, but must agree with the versions that run.
@@ -128,6 +142,8 @@ def lock(upgrade: bool) -> None:
             name: _resolve(folder, wanted + groups[name], _joined(runtime) + kept, of)
             for name, of in zip(GROUPS, ([], options), strict=True)  # tests import Pyserini
         }
+        faiss = _first(runtime[FAISS]).replace(FAISS, "faiss-gpu")
+        found[GPU] = _resolve(folder, [*wanted, *optional["gpu"], faiss], _joined(runtime) + kept, options)
     for name, blocks in found.items():
         if changed := [package for package, block in runtime.items() if blocks.get(package) != block]:
             raise Failure(f"the group {name} needs other versions of {', '.join(changed)}; `make lock UPGRADE=1`")
@@ -380,12 +396,12 @@ def main(arguments: list[str]) -> int:
     """Run the command that the arguments name; its exit status."""
     try:
         match arguments:
-            case ["setup", *groups] if set(groups) <= set(GROUPS):
+            case ["setup", *groups] if set(groups) <= {GPU, *GROUPS}:
                 setup(groups)
             case ["lock"] | ["lock", "--upgrade"]:
                 lock(upgrade="--upgrade" in arguments)
             case _:
-                raise Failure(f"usage: environment.py setup [{'] ['.join(GROUPS)}] | lock [--upgrade]")
+                raise Failure(f"usage: environment.py setup [{'] ['.join((GPU, *GROUPS))}] | lock [--upgrade]")
     except Failure as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 1

@@ -229,6 +229,28 @@ _OPENED = {
 """Message for a damaged file, and function that opens it, by its suffix."""
 
 
+def _only_here(path: Path) -> Any:
+    return path
+
+
+open_elsewhere: Callable[[Path], Any] = _only_here
+"""Function that opens a file which is not on this machine, for reading in parts. A store on other machines sets it."""
+
+
+def _parts_here(path: Path) -> list[Path] | None:
+    return None
+
+
+parts_elsewhere: Callable[[Path], list[Path] | None] = _parts_here
+"""Function that lists the parts of a table in a store on other machines. None if the table is on this machine."""
+
+
+def readable(path: Path) -> Any:
+    """Return a file for Parquet's readers: the path or, if the file is only in a store on other machines, an open file
+    there, of which no more is transferred than is read."""
+    return path if path.exists() else open_elsewhere(path)
+
+
 def append(path: Path, text: str) -> None:
     """Append to a file. This is not atomic: after a kill or a power cut, the end of the text may be missing."""
     with timed("files"), path.open("a", encoding="utf-8") as file:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from sparring.components.data.batches import padded_width, token_batches
+from sparring.components.compute.gather import of_workers
+from sparring.components.data.batches import padded_width, text_lengths, token_batches
 
 _least = 1
 _unchunked = False
@@ -70,29 +70,20 @@ def in_chunks(forward: Callable[[Any], Tensor], batch: Any, *, tokens: int, reco
     """
     if is_unchunked():
         return forward(batch)
-    lengths = batch.mask.sum(-1)
+    lengths, device = text_lengths(batch), batch.mask.device
     chunks = chunk_rows(lengths, tokens)
-    most = _of_all_workers(len(chunks), lengths.device)
+    most = max(of_workers(len(chunks))) if _in_step else len(chunks)
     if most == 1 and not recompute:
         return forward(batch)
     results = [
         checkpointed(forward, take_rows(batch, rows, int(lengths[rows[0]])), recompute=recompute) for rows in chunks
     ]
     for _ in range(most - len(chunks)):  # to keep up with the other workers: with factor 0, and its own random numbers
-        with torch.random.fork_rng([lengths.device] if lengths.is_cuda else []):
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             again = take_rows(batch, chunks[-1], int(lengths[chunks[-1][0]]))
             results[-1] = results[-1] + 0 * checkpointed(forward, again, recompute=recompute)
-    order = torch.cat(chunks).to(results[0].device)
-    return torch.cat(results)[torch.argsort(order)]
-
-
-def _of_all_workers(chunks: int, device: torch.device) -> int:
-    """Return how many chunks this worker makes: its own number, or inside `in_step` the largest of all workers."""
-    if not _in_step:
-        return chunks
-    most = torch.tensor([chunks], device=device)
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    return int(most)
+    order = torch.argsort(torch.cat(chunks))
+    return torch.cat(results)[order.to(device, non_blocking=True)]
 
 
 def checkpointed(forward: Callable[..., Tensor], *chunk: Any, recompute: bool) -> Tensor:
@@ -115,6 +106,6 @@ def chunk_rows(lengths: Tensor, tokens: int) -> list[Tensor]:
 
 def take_rows(batch: Any, rows: Tensor, longest: int) -> Any:
     """Take some rows of a batch without unneeded padding. `longest` is their largest number of tokens."""
-    width = padded_width(longest)
+    width, rows = padded_width(longest), rows.to(batch.mask.device, non_blocking=True)
     parts = [part if part is None else part[rows, :width] if part.ndim > 1 else part[rows] for part in batch]
     return type(batch)(*parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -26,21 +27,33 @@ B = TypeVar("B", bound=tuple)
 
 def to_device(batch: B, device: Any) -> B:
     """Move every tensor of a tuple to the device. The tuple may also contain None and nested tuples."""
-    moved: list[Any] = [
-        to_device(part, device)
-        if isinstance(part, tuple)
-        else part.to(device, non_blocking=True)
-        if part is not None
-        else None
+    moved = _each(batch, lambda part: part.to(device, non_blocking=True))
+    mask: Any = getattr(moved, "mask", None)
+    if mask is not None:
+        mask.lengths = text_lengths(batch)
+    return moved
+
+
+def pinned(batch: B) -> B:
+    """Copy every tensor of a tuple to memory from which a GPU reads while the CPU goes on."""
+    return _each(batch, lambda part: part.pin_memory())
+
+
+def _each(batch: B, function: Callable[[Any], Any]) -> B:
+    parts: list[Any] = [
+        _each(part, function) if isinstance(part, tuple) else function(part) if part is not None else None
         for part in batch
     ]
-    return type(batch)(*moved)
+    return type(batch)(*parts)
 
 
-def pinned(batch: Batch) -> Batch:
-    """Copy a batch to pinned memory, from which a GPU reads while the process goes on."""
-    segments = batch.segments
-    return Batch(batch.ids.pin_memory(), batch.mask.pin_memory(), None if segments is None else segments.pin_memory())
+def text_lengths(batch: Any) -> Tensor:
+    """Return the number of tokens of each text of a batch, in CPU memory: (N,). Padding does not count.
+
+    `to_device` notes the numbers with the mask. To read them from a GPU would wait for all work that it has to do.
+    """
+    lengths: Tensor | None = getattr(batch.mask, "lengths", None)
+    return batch.mask.sum(-1).cpu() if lengths is None else lengths
 
 
 class Part(NamedTuple):

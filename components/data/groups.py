@@ -24,8 +24,9 @@ from sparring.components.data.tables import (
     elements,
     pieces,
     read,
+    rows_in,
 )
-from sparring.components.files import made_once, replacing
+from sparring.components.files import made_once, readable, replacing
 from sparring.components.rng import keyed_sample
 from sparring.components.timing import timed
 
@@ -113,7 +114,7 @@ def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None
 
 def ids_of(path: Path, column: str) -> pa.Array:
     """Read an id column of a Parquet table."""
-    with timed("files"), pq.ParquetFile(path) as file:
+    with timed("files"), pq.ParquetFile(readable(path)) as file:
         return file.read(columns=[column])[column].cast(TEXT).combine_chunks()
 
 
@@ -144,14 +145,14 @@ def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
 
 def check_k(k: int, data: Path) -> int:
     """Return the number of documents in a collection. Raise UserError unless `k` is between 1 and this number."""
-    count = pq.read_metadata(data / "documents.parquet").num_rows
+    count = rows_in(data / "documents.parquet")
     if not 1 <= k <= count:
         raise UserError(
             f"k: got {k}, but the collection has {count} documents. Use 1 to {count}. (If sentences are retrieved, k "
             "is the largest cutoff of `retrieve`.)",
             code="out-of-range",
         )
-    return int(count)
+    return count
 
 
 def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, source: str) -> np.ndarray:

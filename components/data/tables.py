@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparring.components.files import replacing
+from sparring.components import files
+from sparring.components.files import readable, replacing
 from sparring.components.timing import timed
 
 TEXT = pa.large_string()
@@ -148,20 +149,22 @@ def parts(path: Path) -> list[Path]:
     A table is one Parquet file, or a directory of them: workers write a large table in parts, each on its own. An
     empty directory counts as a file that is missing.
     """
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not files:
+    if (elsewhere := files.parts_elsewhere(path)) is not None:
+        return elsewhere
+    present = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not present:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return files
+    return present
 
 
 def columns_of(path: Path) -> list[str]:
     """Return the names of a table's columns."""
-    return [str(name) for name in pq.read_schema(parts(path)[0]).names]
+    return [str(name) for name in pq.read_schema(readable(parts(path)[0])).names]
 
 
 def rows_in(path: Path) -> int:
     """Count the rows of a table."""
-    return sum(int(pq.read_metadata(part).num_rows) for part in parts(path))
+    return sum(int(pq.read_metadata(readable(part)).num_rows) for part in parts(path))
 
 
 def read(
@@ -170,7 +173,15 @@ def read(
     """Read a table, or some of its columns and rows. `filters` are pyarrow's. Raise ValueError for a wrong schema."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with timed("files"):
-        return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, source=str(path))
+        tables = [
+            check(
+                pq.read_table(readable(part), columns=columns and wanted.names, filters=filters),
+                wanted,
+                source=str(part),
+            )
+            for part in parts(path)
+        ]
+        return pa.concat_tables([wanted.empty_table(), *tables])
 
 
 def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
@@ -189,7 +200,7 @@ def pieces(
     expected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     waiting: list[pa.Table] = []
     for part in parts(path):
-        with pq.ParquetFile(part) as file:
+        with pq.ParquetFile(readable(part)) as file:
             check(file.schema_arrow.empty_table(), expected, source=str(part))
             most = max(1, rows // max(1, _elements(file.metadata) // max(1, file.metadata.num_rows)))
             batches = file.iter_batches(batch_size=most, columns=expected.names)
@@ -273,7 +284,7 @@ class Placed:
 
     def _spans_of(self, part: Path) -> Iterator[tuple[Path, int, int | None, int | None]]:
         """Yield each row group of a file, with the first and the last place of its queries."""
-        with timed("files"), pq.ParquetFile(part) as file:
+        with timed("files"), pq.ParquetFile(readable(part)) as file:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             batches = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // AT_ONCE)) + 1) if len(ends) else []
             for batch in batches:  # few lookups, because each lookup hashes all queries
@@ -294,7 +305,7 @@ class Placed:
                 if file == part and low is not None and high is not None and low <= last and first <= high
             ]
             if groups:
-                with timed("files"), pq.ParquetFile(part) as file:
+                with timed("files"), pq.ParquetFile(readable(part)) as file:
                     table = file.read_row_groups(groups, columns=self._schema.names)
                 tables.append(check(table, self._schema, source=str(part)))
         table = pa.concat_tables(tables)
@@ -331,7 +342,7 @@ def write_ranking_part(path: Path, tables: Iterable[pa.Table], schema: pa.Schema
 
 def notes(path: Path, key: str) -> list[Any]:
     """Read a note that `write_part` left in each part of a table. It is None in parts without the note."""
-    return [json.loads(pq.read_metadata(part).metadata.get(key.encode(), "null")) for part in parts(path)]
+    return [json.loads(pq.read_metadata(readable(part)).metadata.get(key.encode(), "null")) for part in parts(path)]
 
 
 def counts(ranking: Path) -> dict[str, int]:
@@ -344,7 +355,7 @@ def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
     """Read the rows with some ids, by id. Of the file, only the id column and row groups with such an id are read."""
     rows: dict[str, dict[str, Any]] = {}
     sought = pa.array(ids, TEXT)
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(readable(path)) as file:
         for group in range(file.num_row_groups):
             if not pc.any(_has(file.read_row_group(group, columns=[key]), key, sought)).as_py():
                 continue
@@ -361,7 +372,7 @@ def _has(table: pa.Table, key: str, wanted: pa.Array) -> pa.ChunkedArray:
 
 def elements(path: Path) -> int:
     """Count the elements of a table's longest column. If its rows are lists, count the elements in the lists."""
-    return sum(_elements(pq.read_metadata(part)) for part in parts(path))
+    return sum(_elements(pq.read_metadata(readable(part))) for part in parts(path))
 
 
 def _elements(metadata: pq.FileMetaData) -> int:

@@ -1,6 +1,7 @@
 """Stored vectors of documents and queries.
 
-`encode_documents` writes the documents' vectors to `documents-*.npy`. `documents.json` lists these files in order.
+`encode_documents` writes the documents' vectors to `documents-*.npy`. `documents.json` lists these files in
+order, with the number of documents in each.
 `encode_queries` writes a split's query vectors to `queries.npy`. `queries.json` has the ids of its rows.
 """
 
@@ -22,8 +23,8 @@ MAX_NUMBERS = 2**26
 """Maximum number of floats of document vectors in memory at once. It changes memory and speed, not results."""
 
 SHARDS = "documents.json"
-"""File with the names of the files of document vectors, in the order of the documents. Sorting by name is no
-substitute: the 100,000th file would come before the second."""
+"""File with the names of the files of document vectors, in the order of the documents, and the number of documents in
+each. Sorting by name is no substitute: the 100,000th file would come before the second."""
 
 KIND = "kind.json"
 """File with the retriever kind of stored representations. Folders of plain vectors do not have it."""
@@ -77,20 +78,25 @@ class Shards(Sequence[Any]):
     """
 
     def __init__(self, paths: list[Path]) -> None:
-        self._paths = paths
+        self.paths = paths
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return Shards(self._paths[index])
-        return read_rows(self._paths[index])
+            return Shards(self.paths[index])
+        return read_rows(self.paths[index])
 
 
 def document_shards(folder: Path) -> Shards:
     """Open the representations of documents, in the order of the documents."""
     return Shards([folder / name for name in read_json(folder / SHARDS)])
+
+
+def document_lengths(folder: Path) -> list[int]:
+    """Return the number of documents in each file, without opening it."""
+    return list(read_json(folder / SHARDS).values())
 
 
 class DocumentVectors:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel
 
-from sparring.components.compute.gather import gather, rank
+from sparring.components.compute.gather import first_row, gather, of_workers
 from sparring.components.config import UserError
 from sparring.components.models.layers import keep_layers
 
@@ -86,7 +86,7 @@ class Projector(nn.Module):
     """A projector of vectors for contrastive losses. It is used in training only.
 
     `batchnorm` is the two layers of DiffCSE (Chuang et al., 2022, Appendix A.1). Its statistics are over the rows of
-    all workers, who must have equally many. In evaluation they are running means. `tanh` is a layer like BERT's pooler
+    all workers. In evaluation they are running means. `tanh` is a layer like BERT's pooler
     with new weights, as in SimCSE (Gao et al., 2021). `none` does not change vectors.
     """
 
@@ -107,9 +107,11 @@ class Projector(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Project this worker's vectors (N, h). Return (N, h) in fp32."""
         with torch.autocast(vectors.device.type, enabled=False):
-            count, together = len(vectors), self.training and self.kind == "batchnorm"
-            projected: Tensor = self.layers(gather(vectors, rows=count) if together else vectors)
-            return projected[rank() * count :][:count] if together else projected
+            if not (self.training and self.kind == "batchnorm"):
+                return cast(Tensor, self.layers(vectors))
+            counts = of_workers(len(vectors))
+            projected: Tensor = self.layers(gather(vectors, counts))
+            return projected[first_row(counts) :][: len(vectors)]
 
 
 class DetectionHead(nn.Module):

@@ -138,8 +138,8 @@ def list_scores(
     >>> folder = Path(tempfile.mkdtemp())
     >>> np.save(folder / "queries.npy", np.eye(2, dtype=np.float32))
     >>> np.save(folder / "documents-0.npy", np.array([[0, 1], [2, 0], [3, 3]], np.float32))
-    >>> (folder / "documents.json").write_text('["documents-0.npy"]')
-    19
+    >>> (folder / "documents.json").write_text('{"documents-0.npy": 3}')
+    22
     >>> (folder / "queries.json").write_text('["q0", "q1"]')
     12
     >>> vectors = QueryVectors(folder), DocumentVectors(folder)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparring.components.compute.gather import gather, rank
+from sparring.components.compute.gather import first_row, gather, of_workers
 from sparring.components.data.batches import Batch
 from sparring.components.data.tokens import Tokens
 from sparring.components.objectives.parts.config import SpanConfig
@@ -88,11 +88,11 @@ def span_scores(vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask") 
     `vectors` (2N, d) are N first spans followed by N second spans. A span's target is the second span of its document.
     The span itself never counts. Spans with the same key (2N,) count only if `duplicates` is `count`.
     """
-    count = len(vectors)
+    count, counts = len(vectors), of_workers(len(vectors))
     if duplicates == "count":
-        keys = torch.arange(count, device=vectors.device) % (count // 2) + rank() * count
-    everyone, other_keys = gather(vectors, rows=count), gather(keys, rows=count)
-    sibling = rank() * count + (torch.arange(count, device=vectors.device) + count // 2) % count
+        keys = torch.arange(count, device=vectors.device) % (count // 2) + first_row(counts)
+    everyone, other_keys = gather(vectors, counts), gather(keys, counts)
+    sibling = first_row(counts) + (torch.arange(count, device=vectors.device) + count // 2) % count
     target = torch.zeros(count, len(everyone), device=vectors.device).scatter_(1, sibling.unsqueeze(1), 1.0)
     return Scores(vectors @ everyone.T, target, where=(keys.unsqueeze(1) != other_keys) | (target > 0))
 

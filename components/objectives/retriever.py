@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparring.components.compute.gather import workers
 from sparring.components.compute.roofline import MatrixProducts
 from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
@@ -86,7 +87,12 @@ class Retriever(GroupObjective):
         def vectors(side: Any, texts: Batch) -> Tensor:
             return self.in_chunks(lambda b: self.model(b, side), texts)
 
-        return vectors("query", batch.queries), vectors("document", batch.documents)
+        if workers() == 1:
+            return vectors("query", batch.queries), vectors("document", batch.documents)
+        # The backward pass runs in reverse order. With several workers the documents' pass, the longest, is its last:
+        # meanwhile the workers can exchange the gradients that are complete.
+        documents = vectors("document", batch.documents)
+        return vectors("query", batch.queries), documents
 
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
         """Compute the losses over groups, the batch, or both."""

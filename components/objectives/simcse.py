@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparring.components.compute.gather import gather, rank
+from sparring.components.compute.gather import first_row, gather, of_workers
 from sparring.components.compute.roofline import MatrixProducts
 from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
@@ -213,8 +213,9 @@ def view_scores(
     """
     count = len(keys)
     first, *later = functional.normalize(vectors, dim=-1).split(count)
-    everyone, other_keys = [gather(view.contiguous(), rows=count) for view in later], gather(keys, rows=count)
-    sibling = rank() * count + torch.arange(count, device=vectors.device)
+    counts = of_workers(count)
+    everyone, other_keys = [gather(view.contiguous(), counts) for view in later], gather(keys, counts)
+    sibling = first_row(counts) + torch.arange(count, device=vectors.device)
     target = functional.one_hot(sibling, len(other_keys)).to(vectors.dtype)
     where = torch.ones_like(target, dtype=torch.bool)
     if duplicates == "mask":

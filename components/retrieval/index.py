@@ -5,9 +5,11 @@ must be normalised already.
 """
 
 import math
+import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +70,47 @@ def check(index: Any, factory: str) -> None:
 
 def check_factory(factory: str) -> None:
     """Raise UserError if a factory string makes no index for any of the usual dimensions."""
+    _any(factory)
+
+
+def merges(factory: str) -> bool:
+    """Check whether FAISS can merge indexes that have the same training into one: all but graphs and those that keep
+    vectors for a second look. Vectors may be transformed first."""
+    index = _any(factory)  # its parts do not keep it
+    inside = [part for part in _parts(index) if not isinstance(part, faiss.IndexPreTransform)]
+    return all(isinstance(part, (faiss.IndexIVF, faiss.IndexFlatCodes, faiss.IndexFastScan)) for part in inside)
+
+
+def on_gpu(factory: str) -> bool:
+    """Check whether this machine's FAISS has such an index on a GPU."""
+    return built_for_gpus() and fits_a_gpu(_any(factory))
+
+
+def _any(factory: str) -> Any:
+    """Create an empty index of any of the usual dimensions. UserError if there is none."""
     parts = math.lcm(*(max(1, int(number)) for number in re.findall(r"(?:PQ|PRQ|PLSQ)(\d+)", factory)))
     *first, last = (parts * -(-dimension // parts) for dimension in DIMENSIONS)
     for dimension in first:
         with suppress(UserError):
-            create(factory, dimension)
-            return
-    create(factory, last)
+            return create(factory, dimension)
+    return create(factory, last)
+
+
+def train(factory: str, documents: Sequence[npt.NDArray], *, threads: int, gpu: bool = False) -> Any:
+    """Make an empty index, trained on every n-th row of all shards if it needs training, on a GPU if `gpu`."""
+    faiss.omp_set_num_threads(threads)
+    index = create(factory, documents[0].shape[1])
+    if index.is_trained:
+        return index
+    sample = _even_rows(documents, _sample_size(index))
+    index = to_gpu(index) if gpu else index
+    try:
+        index.train(sample)
+    except RuntimeError as error:
+        raise UserError(
+            f"search.index: {factory!r} cannot be trained on {len(sample)} documents: {_message(error)}"
+        ) from None
+    return faiss.index_gpu_to_cpu(index) if gpu else index
 
 
 def build(
@@ -84,25 +120,22 @@ def build(
     threads: int,
     ef_construction: int = 40,
     on_added: Callable[[int], None] = lambda _: None,
+    trained: Path | None = None,
+    gpu: bool = False,
 ) -> Any:
     """Build an index over the rows of all shards, in order. `on_added` is called with the size of each added block.
 
     `ef_construction` is the size of HNSW's candidate list in the search for a document's neighbours (Malkov and
-    Yashunin, 2018, Algorithm 1). An index that needs training is trained on every n-th row, always the same ones.
+    Yashunin, 2018, Algorithm 1). `trained` is a file with a trained, empty index, which other parts of the same index
+    share. If None, an index that needs training is trained on these documents. With `gpu` the index is filled on a GPU.
     """
     faiss.omp_set_num_threads(threads)
-    index = create(factory, documents[0].shape[1])
+    empty = partial(train, factory, documents, threads=threads, gpu=gpu)
+    index = empty() if trained is None else faiss.read_index(str(trained))
     graph = _graph(index)
     if graph is not None:
         graph.hnsw.efConstruction = ef_construction
-    if not index.is_trained:
-        sample = _even_rows(documents, _sample_size(index))
-        try:
-            index.train(sample)
-        except RuntimeError as error:
-            raise UserError(
-                f"search.index: {factory!r} cannot be trained on {len(sample)} documents: {_message(error)}"
-            ) from None
+    index = to_gpu(index) if gpu else index
     for shard in documents:
         for start in range(0, len(shard), BLOCK):
             block = np.asarray(shard[start : start + BLOCK], np.float32)
@@ -113,6 +146,16 @@ def build(
                     f"search.index: {factory!r}: FAISS could not add the documents' vectors: {_message(error)}"
                 ) from None
             on_added(len(block))
+    return faiss.index_gpu_to_cpu(index) if gpu else index
+
+
+def merge(parts: Sequence[Path]) -> Any:
+    """Merge indexes with the same training (`merges`), so that row i of all parts, in order, is document i."""
+    first, *others = parts
+    index = faiss.read_index(str(first))
+    lists = faiss.try_extract_index_ivf(index)  # they hold the number of each row
+    for part in others:
+        index.merge_from(faiss.read_index(str(part)), index.ntotal if lists is not None else 0)
     return index
 
 
@@ -135,17 +178,15 @@ def write(index: Any, path: Path) -> None:
 
 
 def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: int | None = None) -> Any:
-    """Open an index for searching, on a GPU if `gpu`, FAISS was built for one and has the kind there (`fits_a_gpu`).
-    Damaged where FAISS cannot read it.
+    """Open an index for searching, on a GPU if `gpu` (`on_gpu`). Damaged where FAISS cannot read it.
 
     `probes` is the number of cells that an inverted file visits, `ef` the size of HNSW's candidate list; None for what
     the file has.
     """
     faiss.omp_set_num_threads(threads)
-    on_gpu = gpu and built_for_gpus()
     # Memory-mapped, so that the workers of a machine share one copy.
     try:
-        index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
+        index = faiss.read_index(str(path), 0 if gpu else faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise Damaged(f"{path}: FAISS cannot read it: {_message(error).partition(' (')[0]}", path) from None
     check(index, str(path))
@@ -154,8 +195,17 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
         inverted.nprobe = min(probes, inverted.nlist)
     if graph is not None and ef is not None:
         graph.hnsw.efSearch = ef
-    if not on_gpu or not fits_a_gpu(index):
-        return index
+    return to_gpu(index) if gpu else index
+
+
+def to_gpu(index: Any) -> Any:
+    """Copy an index to this process's GPU. UserError if FAISS cannot."""
+    if not built_for_gpus() or not faiss.get_num_gpus():
+        raise UserError(
+            f"search.index: the FAISS of {platform.node()} sees no GPU, but another node's does; accepted: the same "
+            "faiss-gpu on all nodes with GPUs, or device: cpu in the cluster file",
+            code="no-faiss-gpu",
+        )
     try:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     except RuntimeError as error:

@@ -127,6 +127,8 @@ JAVA = 21
 HEAP = "1g"
 # Lucene writes a segment when this buffer is full; Anserini's default of 2 GB would not fit into the heap.
 BUFFER_MB = 256.0
+MAX_SEGMENTS = 100_000
+"""Number of segments that are merged at once."""
 ID, CONTENTS = "id", "contents"
 """Fields of a document."""
 NO_HITS = {"org.apache.lucene.search.TopFieldDocs": ["totalHits", "fields"]}
@@ -338,13 +340,31 @@ class IndexWriter:
         self.close()
 
 
+def merge_indexes(path: Path, parts: Sequence[Path]) -> None:
+    """Merge parts into an index of one segment. The documents' numbers follow the parts' order."""
+    autoclass = start_jvm().autoclass
+    policy = autoclass("org.apache.lucene.index.LogDocMergePolicy")()  # merges neighbours, so the order stays
+    policy.setMergeFactor(MAX_SEGMENTS)  # all at once, and not a few at a time again and again
+    policy.setNoCFSRatio(0.0)
+    settings = autoclass("org.apache.lucene.index.IndexWriterConfig")()
+    settings.setMergePolicy(policy)
+    writer = autoclass("org.apache.lucene.index.IndexWriter")(_directory(path), settings)
+    writer.addIndexes(*map(_directory, parts))
+    writer.forceMerge(1)
+    writer.close()
+
+
+def _directory(path: Path) -> Any:
+    """Open a folder of Lucene's files."""
+    autoclass = start_jvm().autoclass
+    return autoclass("org.apache.lucene.store.FSDirectory").open(autoclass("java.io.File")(str(path)).toPath())
+
+
 def open_index(path: Path) -> Any:
     """Open an index. Raise Damaged if Lucene cannot open it."""
     jnius = start_jvm()
-    place = jnius.autoclass("java.io.File")(str(path)).toPath()
     try:
-        directory = jnius.autoclass("org.apache.lucene.store.FSDirectory").open(place)
-        reader = jnius.autoclass("org.apache.lucene.index.DirectoryReader").open(directory)
+        reader = jnius.autoclass("org.apache.lucene.index.DirectoryReader").open(_directory(path))
     except jnius.JavaException as error:
         reason = str(error).splitlines()[0].removeprefix("JVM exception occurred: ")
         raise Damaged(f"{path}: Lucene cannot open it: {reason}", path) from None

@@ -5,8 +5,9 @@ read it. Here the ids are in two files next to Lucene's, in the order of the num
 """
 
 import re
+import shutil
 from binascii import a2b_base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -45,6 +46,19 @@ def write_parts(folder: Path, parts: Iterable[list[bytes]]) -> None:
             ends.write((end + np.cumsum(lengths)).tobytes())
             text.write(b"".join(ids))
             end += lengths.sum()
+
+
+def merge(folder: Path, parts: Sequence[Path]) -> None:
+    """Write the ids of an index out of those of its parts, in order. Ids are copied, not read from Lucene."""
+    end = np.int64(0)
+    with (folder / ENDS).open("wb") as ends, (folder / TEXT).open("wb") as text:
+        ends.write(end.tobytes())
+        for part in parts:
+            of_part = np.fromfile(part / ENDS, np.int64)
+            ends.write((end + of_part[1:]).tobytes())
+            with (part / TEXT).open("rb") as file:
+                shutil.copyfileobj(file, text)
+            end += of_part[-1]
 
 
 def of(folder: Path, index: Any) -> pa.LargeStringArray:

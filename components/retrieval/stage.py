@@ -175,32 +175,32 @@ class StoredStage(RetrieverStage):
             raise Damaged(f"{folder / self.rows}: {stored} documents, and the system has {documents}")
         options = IndexOptions(self.probes, self.ef)
         index = None if self.index is None else folder / self.index
-        return open_search(folder / self.rows, index, self.factory, options, threads=threads, cuda=cuda), None
+        inputs = folder / self.rows, documents, index, self.factory
+        return open_search(*inputs, options, threads=threads, cuda=cuda), None
 
 
 def open_search(
-    rows: Path, index: Path | None, factory: str | None, options: Any, *, threads: int, cuda: bool
+    rows: Path, documents: int, index: Path | None, factory: str | None, options: Any, *, threads: int, cuda: bool
 ) -> Nearest:
-    """Open a search among the representations in a folder, or by an index of files of their kind."""
+    """Open a search among the representations of so many documents in a folder, or by an index of their kind."""
     from sparring.components.retrieval.kind import kind_stored
 
-    kind, shards = kind_stored(rows), document_shards(rows) if (rows / SHARDS).exists() else []
+    kind = kind_stored(rows)
     if index is None or factory is None:
-        device = "cuda" if cuda else "cpu"
+        shards, device = document_shards(rows), "cuda" if cuda else "cpu"
         return lambda queries, order, k: kind.top_k(
             queries, shards, order, k, folder=rows, device=device, threads=threads
         )
-    gpu = cuda and kind.index_on_gpu()
+    gpu = cuda and kind.index_on_gpu(factory)
     parts = [
         (file, kind.open_index(index / file.name, folder=rows, options=options, threads=threads, gpu=gpu))
-        for file in kind.index_files(factory, max(1, len(shards)))
+        for file in kind.index_files(factory, documents)
     ]
     if len(parts) == 1:
         return parts[0][1]
-    begins = np.cumsum([0, *map(len, shards)])
 
     def search(queries: Any, order: np.ndarray, k: int) -> topk.Keys:
-        lists = [part(queries, order[begins[file.first] : begins[file.stop]], k) for file, part in parts]
+        lists = [part(queries, order[file.first : file.stop], k) for file, part in parts]
         return topk.merge(lists, min(k, len(order)))
 
     return search

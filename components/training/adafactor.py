@@ -38,7 +38,7 @@ def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[
     tiny, least = group["eps"]
     tiny = torch.finfo(part.dtype).eps if tiny is None else tiny
     fresh = step ** group["beta2_decay"]
-    length = max(least, _root_mean_square(part, part)) * min(rate, step**-0.5)
+    length = _root_mean_square(part, part).clamp_min(least) * min(rate, step**-0.5)
     part.mul_(1 - rate * group["weight_decay"])
     squares = gradient.square()
     if part.ndim < 2:
@@ -48,7 +48,7 @@ def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[
         columns = state["col_var"].lerp_(_mean_over_rows(squares, part), fresh)
         estimate = (rows @ columns).div_(_mean_over_rows(rows, part).clamp_(min=tiny))
     update = estimate.clamp_(min=tiny**2).rsqrt_().mul_(gradient)
-    part.add_(update, alpha=-length / max(1.0, _root_mean_square(update, part) / group["d"]))
+    part.sub_(update * (length / (_root_mean_square(update, part) / group["d"]).clamp_min(1.0)))
 
 
 def _beginning(gradient: Tensor) -> dict[str, Tensor]:
@@ -70,6 +70,6 @@ def _mean_over_rows(values: Tensor, part: Part) -> Tensor:
     return sum_over_workers(values.sum(-2, keepdim=True)) / part.whole.shape[0]
 
 
-def _root_mean_square(values: Tensor, part: Part) -> float:
+def _root_mean_square(values: Tensor, part: Part) -> Tensor:
     """Compute the root mean square over the whole parameter, from the values at this worker's part."""
-    return float(sum_over_workers(values.square().sum()) / part.whole.numel()) ** 0.5
+    return (sum_over_workers(values.square().sum()) / part.whole.numel()).sqrt()

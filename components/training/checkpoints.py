@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sparring.components.compute.gather import of_first, rank, sum_over_workers, workers
+from sparring.components.compute.gather import of_first, of_workers, rank, wait_for_workers, workers
 from sparring.components.files import drop, read_json, replacing, write_json
 from sparring.components.training import master_weights, sharding
 from sparring.components.training.state import TrainingState
@@ -22,17 +21,17 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 
 
-def newest(folder: Path, device: torch.device) -> Path | None:
+def newest(folder: Path) -> Path | None:
     """Return the newest finished checkpoint that the first worker sees. Return None if there is none.
 
     All workers must resume from the same checkpoint. If a worker does not see it, every worker raises RuntimeError.
     """
     updates = _by_update(folder, "update")
-    update = of_first(_update_of(updates[0]) if updates else 0, device)
+    update = of_first(_update_of(updates[0]) if updates else 0)
     if not update:
         return None
     checkpoint = _path(folder, "update", update)
-    sees = int(sum_over_workers(torch.tensor([int(checkpoint.exists())], device=device)))
+    sees = sum(of_workers(checkpoint.exists()))
     if sees < workers():
         raise RuntimeError(
             f"{checkpoint}: the first worker resumes from this checkpoint, but {workers() - sees} of {workers()} "
@@ -47,8 +46,7 @@ def save(folder: Path, objective: nn.Module, optimizer: Any, state: TrainingStat
     if rank() == 0:
         write(_path(folder, "update", state.update), weights, moments, state)
         _drop_old(folder, state)
-    if workers() > 1:
-        dist.barrier()
+    wait_for_workers()
 
 
 def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:

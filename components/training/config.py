@@ -9,6 +9,8 @@ from sparring.components.training.terms import LossTerm
 
 LOG = "metrics.jsonl"
 """Name of the log of losses and validations in a training's artifact."""
+LOSS = "loss"
+"""The measure that every objective has. Its lowest value is the best."""
 
 
 class Validation(Config):

@@ -3,72 +3,82 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from sparring.components.compute.gather import rank, sum_gradients, sum_over_workers, workers
+from sparring.components.compute.gather import rank, sum_over_workers, workers
 from sparring.components.compute.precision import autocast, computed
-from sparring.components.data.batches import to_device
 from sparring.components.rng import keyed_int
-from sparring.components.timing import timed
 from sparring.components.training import master_weights
 from sparring.components.training.config import TrainConfig
-from sparring.components.training.objective import Objective, Visit
-from sparring.components.training.sharding import is_sharded
+from sparring.components.training.gradient_sums import GradientSums
+from sparring.components.training.objective import Objective
+from sparring.components.training.prepared import Prepared
 
 Losses = dict[str, float]
 
-T = TypeVar("T")
 
+class Means(NamedTuple):
+    """Losses of a batch on the device. Reading them waits for the device, so it is done once for several updates."""
 
-def share(rows: list[T], parts: int, part: int) -> list[T]:
-    """Take a worker's or a part's consecutive share of a batch. Raise ValueError if the shares are not equal."""
-    if len(rows) % parts:
-        raise ValueError(f"A batch of {len(rows)} rows cannot be divided evenly among {parts} workers or parts.")
-    size = len(rows) // parts
-    return rows[part * size : (part + 1) * size]
+    names: list[str]
+    values: Tensor
+    """Means over the rows of all workers, as far as this worker's rows contribute: (parts, names)."""
 
 
 def add_gradients(
     objective: Objective,
-    visits: list[Visit],
+    prepared: Iterable[Prepared],
+    sums: GradientSums,
     *,
     parts: int,
     seed: int,
     update: int,
     device: torch.device,
     precision: str,
-) -> tuple[Losses, float]:
+) -> tuple[Means, float]:
     """Add the gradient of the whole batch to the parameters of every worker.
 
-    Return the means of the loss terms over all workers, and a lower bound of this worker's floating-point operations.
+    `prepared` are the parts of this worker's share. Return the loss terms, and a lower bound of this worker's
+    floating-point operations. The CPU does not wait for the device.
     """
-    values: Losses = {}
+    values: list[Tensor] = []
+    terms: list[str] = []
     operations = 0.0
     objective.update = update
-    for part in range(parts):
-        mine = share(share(visits, parts, part), workers(), rank())
+    for part, share in enumerate(prepared):
         torch.manual_seed(keyed_int(seed, "dropout", update, part, rank()))
-        with timed("files"):
-            batch = objective.collate(mine)
-            operations += objective.operations(batch) or 0.0
-            batch = to_device(batch, device)
+        operations += share.operations
+        batch = share.on(device)
         with autocast(precision, device.type, keep=False):
             representations = objective.encode(batch)
-        terms = objective.terms(representations, batch)
+        found = objective.terms(representations, batch)
         # Means are over the rows of all workers. For sums (rows is None), the factor undoes the division by `parts`.
-        alone = 1 / (parts * workers())
-        rows = [alone if term.rows is None else float(term.rows) for term in terms.values()]
-        counts = sum_over_workers(torch.tensor(rows, device=device))
+        rows = [1 / (parts * workers()) if term.rows is None else float(term.rows) for term in found.values()]
+        counts = sum_over_workers(torch.tensor(rows).to(device, non_blocking=True))
         counts = counts.masked_fill(counts == 0, 1.0)  # there may be no rows, for example if no token is masked
-        means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
-        (torch.stack(means).sum() / parts).backward()
+        means = torch.stack([term.value / count for term, count in zip(found.values(), counts.unbind(), strict=True)])
+        with sums.last_pass() if part == parts - 1 else nullcontext():
+            (means.sum() / parts).backward()
         master_weights.take_gradients(objective)
-        for name, mean in zip(terms, sum_over_workers(torch.stack(means)).tolist(), strict=True):
-            values[name] = values.get(name, 0.0) + mean / parts
-    sum_gradients([master_weights.master(p) for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
-    return values, operations
+        terms = list(found)
+        values.append(means.detach())
+    return Means(terms, torch.stack(values)), operations
+
+
+def over_workers(means: list[Means]) -> list[Losses]:
+    """Return the losses of some batches, summed over the workers. This waits for the device and for all workers."""
+    if not means:
+        return []
+    found = sum_over_workers(torch.stack([batch.values for batch in means])).tolist()
+    return [
+        {name: sum(part[i] / len(parts) for part in parts) for i, name in enumerate(batch.names)}
+        for batch, parts in zip(means, found, strict=True)
+    ]
 
 
 def not_finite(losses: Losses, norm: float) -> str:

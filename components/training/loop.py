@@ -11,18 +11,17 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from sparring.components.compute.chunking import in_step
 from sparring.components.compute.fast_cpu import use_fast_cpu_ops
-from sparring.components.compute.gather import of_first, rank, workers
+from sparring.components.compute.gather import among_first, of_first, rank, wait_for_workers, workers
 from sparring.components.compute.gpu_kernels import compile_layers, use_gpu_attention
 from sparring.components.config import UserError
 from sparring.components.files import read_json, replacing, write_json
@@ -32,9 +31,12 @@ from sparring.components.timing import timed
 from sparring.components.training import checkpoints, master_weights, self_check, sharding
 from sparring.components.training.adafactor import Adafactor
 from sparring.components.training.config import LOG, TrainConfig
-from sparring.components.training.gradients import Losses, add_gradients, not_finite, products
-from sparring.components.training.log import MetricsLog
+from sparring.components.training.efficiency import efficient_workers
+from sparring.components.training.gradient_sums import GradientSums
+from sparring.components.training.gradients import add_gradients, products
+from sparring.components.training.log import MetricsLog, Outcome
 from sparring.components.training.objective import Objective
+from sparring.components.training.prepared import Batches
 from sparring.components.training.schedule import learning_rate, noam_peak, visits_of_update
 from sparring.components.training.state import Best, TrainingState
 from sparring.components.training.validation import LOSS, better, validate
@@ -43,6 +45,10 @@ STILL = (
     "The gradient was 0 in every logged update, so the model is unchanged. Groups of a single candidate, and losses "
     "with weight 0, teach nothing."
 )
+
+
+MOST_UNASKED = 100
+"""Maximum number of updates after which the first worker is asked again whether a checkpoint is due."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class Execution:
     """Gradient checkpointing: a layer keeps only its inputs, and runs again in the backward pass."""
     compile: bool = False
     """Compilation of the layers on a GPU."""
+    choose_workers: bool = False
+    """Training on only as many of the workers as are worth while (`components.training.efficiency`)."""
 
 
 def train(
@@ -77,74 +85,99 @@ def train(
     validation rows (`Objective.reading`). If None, there is no validation. The first worker calls `on_save` after each
     checkpoint.
     """
-    with in_step() if execution.shard and workers() > 1 else nullcontext():
-        return _train(
-            objective,
-            config,
-            out=out,
-            seed=seed,
-            start=start,
-            device=device,
-            dev=dev,
-            save_seconds=save_seconds,
-            on_update=on_update,
-            on_save=on_save,
-            execution=execution,
-        )
-
-
-def _train(
-    objective: Objective,
-    config: TrainConfig,
-    *,
-    out: Path,
-    seed: int,
-    start: Path | None,
-    device: torch.device,
-    dev: Objective | None,
-    save_seconds: float,
-    on_update: Callable[[int, str], None],
-    on_save: Callable[[], None],
-    execution: Execution,
-) -> dict[str, Any]:
     finished = out / "state" / "state.json"
-    if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
+    if of_first(finished.exists()):  # killed between the last write of the training and the step's record
         return _finished(out) if rank() == 0 else {}
-    checkpoint = checkpoints.newest(out / "checkpoints", device)
+    checkpoint = checkpoints.newest(out / "checkpoints")
     adapters.share(objective, device, torch.float32)
     objective.to(device)
     updates = config.updates if objective.rows() else 0
-    check = checkpoint is None and updates > 0
-    _prepare(objective, config, check=check, seed=seed, device=device, execution=execution)
-    optimizer = _optimizer(objective, config)
-    state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
-    log = MetricsLog(out / LOG, state, config)
-    began, saved, before = time.monotonic(), time.monotonic(), state.seconds
-    on_update(state.update, "")
-    look = config.validate_on_dev if dev is not None and updates > 0 else None
+    with ExitStack() as block:
+        if execution.shard and workers() > 1:
+            block.enter_context(in_step())
+        check = checkpoint is None and updates > 0
+        _prepare(objective, config, check=check, seed=seed, device=device, execution=execution)
+        optimizer = _optimizer(objective, config)
+        state, first = _resumed(objective, optimizer, config, checkpoint, start, device)
+        if checkpoint is None:
+            state.workers = workers()
+            if execution.choose_workers and updates > 0 and workers() > 1:
+                with timed("compute"):
+                    state.workers = efficient_workers(objective, config, seed=seed, device=device)
+        state.workers = min(state.workers, workers()) if execution.choose_workers else workers()
+        if not block.enter_context(among_first(state.workers)):
+            return {}
+        log = MetricsLog(out / LOG, state, config)
+        began, before = time.monotonic(), state.seconds
+        on_update(state.update, "")
+        look = config.validate_on_dev if dev is not None and updates > 0 else None
 
-    def validated() -> None:
-        assert dev is not None
-        log.write(state.update, _validate(objective, dev, config, state, out, seed=seed, device=device))
-
-    with timed("compute"):
-        if look and look.from_start and state.update == 0 and state.best is None:
-            validated()
-        while state.update < updates and not _patience_is_over(state, config):
-            rate = learning_rate(config, first + state.update)
-            losses, norm = _update(objective, optimizer, config, state, seed=seed, rate=rate, device=device)
+        def read() -> None:
+            log.read(state)
             state.seconds = before + time.monotonic() - began
-            log.add(state, losses, rate, norm)
-            if look and state.update % look.every == 0:
+
+        def validated() -> None:
+            assert dev is not None
+            log.write(state.update, _validate(objective, dev, config, state, out, seed=seed, device=device))
+
+        with (
+            timed("compute"),
+            GradientSums(objective) as sums,
+            Batches(objective, config, seed=seed, device=device) as batches,
+        ):
+            saving = _Saving(save_seconds)
+            if look and look.from_start and state.update == 0 and state.best is None:
                 validated()
-            # Clocks differ between workers, but all must save together, so the first worker decides.
-            if of_first(time.monotonic() - saved > save_seconds, device) and state.update < updates:
-                checkpoints.save(out / "checkpoints", objective, optimizer, state)
-                if rank() == 0:
-                    on_save()
-                saved = time.monotonic()
-            on_update(state.update, f"loss {sum(losses.values()):.3f}")
-    return _finish(objective, optimizer, config, out, state, first, device, still=rank() == 0 and log.never_moved())
+            while state.update < updates and not _patience_is_over(state, config):
+                rate = learning_rate(config, first + state.update)
+                log.add(
+                    _update(objective, optimizer, config, state, batches, sums, seed=seed, rate=rate, device=device)
+                )
+                looks = look is not None and state.update % look.every == 0
+                saves = saving.is_due(state.update) and state.update < updates
+                if log.is_due(state) or looks or saves:
+                    read()
+                if log.is_due(state):
+                    log.write_means(state, rate)
+                if looks:
+                    validated()
+                if saves:
+                    checkpoints.save(out / "checkpoints", objective, optimizer, state)
+                    if rank() == 0:
+                        on_save()
+                    saving.done()
+                on_update(state.update, "" if log.loss is None else f"loss {log.loss:.3f}")
+            read()
+        still = rank() == 0 and log.never_moved()
+        return _finish(objective, optimizer, config, out, state, first, device, still=still)
+
+
+class _Saving:
+    """The times of checkpoints. Clocks differ between workers but all must save together: the first worker decides."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._next = seconds, 0
+        self._began = self._saved = time.monotonic()
+        self._updates = 0
+
+    def is_due(self, update: int) -> bool:
+        """Return True if a checkpoint is due after this update. Every worker gets the same answer.
+
+        The first worker is not asked after every update, but again after half of the updates for which there is time.
+        """
+        self._updates += 1
+        if update < self._next:
+            return False
+        now = time.monotonic()
+        left = self._seconds - (now - self._saved)
+        pause = max(1, int(left / 2 / ((now - self._began) / self._updates))) if left >= 0 else 0
+        pause = of_first(min(pause, MOST_UNASKED))
+        self._next = update + max(1, pause)
+        return pause == 0
+
+    def done(self) -> None:
+        """Note that a checkpoint was written."""
+        self._saved = time.monotonic()
 
 
 def _prepare(
@@ -214,18 +247,20 @@ def _update(
     optimizer: Any,
     config: TrainConfig,
     state: TrainingState,
+    batches: Batches,
+    sums: GradientSums,
     *,
     seed: int,
     rate: float,
     device: torch.device,
-) -> tuple[Losses, float]:
-    """Make an update. Return the means of the loss terms over all workers, and the norm of the gradient."""
+) -> Outcome:
+    """Make an update. The CPU does not wait for the device."""
     objective.train()
     objective.zero_grad(set_to_none=True)
-    visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
     losses, operations = add_gradients(
         objective,
-        visits,
+        batches.of(state.update),
+        sums,
         parts=config.accumulate,
         seed=seed,
         update=state.update,
@@ -236,14 +271,12 @@ def _update(
     norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
     state.update += 1
     state.operations += operations
-    if wrong := not_finite(losses, norm):
-        raise FloatingPointError(f"update {state.update}: {wrong}. Lower the learning rate or use fp32.")
     for group in optimizer.param_groups:
         group["lr"] = rate
     sharding.pass_gradients(optimizer)
     optimizer.step()
     master_weights.round_weights(objective)
-    return losses, norm
+    return Outcome(state.update, losses, norm)
 
 
 def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -336,6 +369,5 @@ def _finish(
                 checkpoints.write_moments(moments, folder)
             write_json(folder / "state.json", {"schedule_update": first + state.update, "summary": summary})
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    if workers() > 1:
-        dist.barrier()
+    wait_for_workers()
     return summary

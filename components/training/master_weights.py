@@ -50,11 +50,17 @@ def _with_masters(objective: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
 
 def take_gradients(objective: nn.Module) -> None:
     """Move each weight's gradient to its master, adding it to the master's gradient."""
-    for weight, kept in _with_masters(objective):
-        if weight.grad is not None:
-            gradient = weight.grad.float()
-            kept.grad = gradient if kept.grad is None else kept.grad.add_(gradient)
-            weight.grad = None
+    for weight in objective.parameters():
+        take_gradient(weight)
+
+
+def take_gradient(weight: Tensor) -> None:
+    """Move a weight's gradient to its master, adding it to the master's gradient. Without a master, nothing changes."""
+    kept = master(weight)
+    if kept is not weight and weight.grad is not None:
+        gradient = weight.grad.float()
+        kept.grad = gradient if kept.grad is None else kept.grad.add_(gradient)
+        weight.grad = None
 
 
 @torch.no_grad()

@@ -145,7 +145,10 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def collate(self, visits: list[Visit]) -> Any:
-        """Return the batch of some rows, on the CPU: a named tuple of tensors and of named tuples of tensors."""
+        """Return the batch of some rows, on the CPU: a named tuple of tensors and of named tuples of tensors.
+
+        A thread calls this ahead of the update. Random numbers must come from `Visit.rng`.
+        """
 
     @abstractmethod
     def encode(self, batch: Any) -> Any:

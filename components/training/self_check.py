@@ -11,8 +11,7 @@ went unnoticed for months, because their only sign is a slightly worse model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +19,15 @@ import torch
 from torch import Tensor
 
 from sparring.components.compute import chunking
-from sparring.components.compute.gather import alone, sum_over_workers, workers
+from sparring.components.compute.gather import alone, of_workers, rank, workers
 from sparring.components.config import UserError
 from sparring.components.data.batches import to_device
+from sparring.components.training.aside import aside
 from sparring.components.training.config import TrainConfig
-from sparring.components.training.gradients import Losses, add_gradients, not_finite
+from sparring.components.training.gradient_sums import GradientSums
+from sparring.components.training.gradients import Losses, add_gradients, not_finite, over_workers
 from sparring.components.training.objective import Objective, Visit
+from sparring.components.training.prepared import Place, prepare
 from sparring.components.training.sharding import whole
 
 ROWS = 4
@@ -60,11 +62,11 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
     Call this before the model gets fast operations. Every worker computes the same.
     """
     parts = min(config.accumulate, 2)
-    most = config.batch // (config.accumulate * workers())
-    count = parts * workers() * min(most, math.ceil(ROWS / (parts * workers())))
+    each = max(workers(), min(config.batch // config.accumulate, math.ceil(ROWS / parts)))
+    count = parts * each
     visits = visits[:count]
     values: Losses = {}
-    with _aside(objective, device), alone(), chunking.unchunked(), _states_aside(device):
+    with aside(objective, device), alone(), chunking.unchunked(), _states_aside(device):
         for part in range(parts):
             chosen = visits[part * count // parts : (part + 1) * count // parts]
             batch = to_device(objective.collate(chosen), device)
@@ -91,10 +93,15 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
 
     Raise SelfCheckError if the distance is too large, or if losses differ.
     """
-    with _aside(objective, device), chunking.at_least(PIECES):
-        values, _ = add_gradients(
-            objective, expected.visits, parts=expected.parts, seed=0, update=0, device=device, precision="fp32"
+    place, parts = Place(workers(), rank()), expected.parts
+    shares = (
+        prepare(objective, expected.visits, place, parts=parts, part=part, device=device) for part in range(parts)
+    )
+    with aside(objective, device), chunking.at_least(PIECES), GradientSums(objective) as sums_of_workers:
+        means, _ = add_gradients(
+            objective, shares, sums_of_workers, parts=parts, seed=0, update=0, device=device, precision="fp32"
         )
+        values = over_workers([means])[0]
         sums = torch.zeros(3, dtype=torch.float64)
         for name, parameter in objective.named_parameters():  # all workers gather one parameter at a time
             gradient, reference = parameter.grad, expected.gradients.get(name)
@@ -112,7 +119,7 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
         wrong.append(
             f"the gradient has norm {norm:.4g}, and its distance from the right one (norm {length:.4g}) is {apart:.4g}"
         )
-    if sum_over_workers(torch.tensor([float(len(wrong))], device=device)).item() > 0:  # all workers stop, or none
+    if any(of_workers(len(wrong))):  # all workers stop, or none
         raise SelfCheckError(
             f"The check before the first update failed: for {len(expected.visits)} rows, {workers()} workers with "
             f"chunks do not get the result of one process: {'; '.join(wrong) or 'a different worker has the details'}. "
@@ -128,17 +135,3 @@ def _states_aside(device: torch.device) -> AbstractContextManager[Any]:
     Without chunks, a batch may not fit on an accelerator.
     """
     return nullcontext() if device.type == "cpu" else torch.autograd.graph.save_on_cpu()
-
-
-@contextmanager
-def _aside(objective: Objective, device: torch.device) -> Iterator[None]:
-    """Turn dropout off, and clear gradients before and after. Random number generators are restored."""
-    training = objective.training
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        objective.eval()
-        objective.zero_grad(set_to_none=True)
-        try:
-            yield
-        finally:
-            objective.zero_grad(set_to_none=True)
-            objective.train(training)

@@ -141,11 +141,11 @@ def pass_gradients(optimizer: Any) -> None:
                 parameter.grad = None if gradient is None else gradient._local_tensor
 
 
-def clip(parameters: list[Tensor], limit: float) -> float:
+def clip(parameters: list[Tensor], limit: float) -> Tensor:
     """Scale the gradient down to at most the norm `limit`. Return the norm before, over the parts of all workers."""
     sharded: list[Any] = [p for p in parameters if is_sharded(p)]
     if not sharded:
-        return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)
     parts = [p.grad._local_tensor for p in sharded if p.grad is not None]
     rest = [p.grad for p in parameters if not is_sharded(p) and p.grad is not None]
     squares = [
@@ -158,7 +158,7 @@ def clip(parameters: list[Tensor], limit: float) -> float:
     factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
     for gradient in (*parts, *rest):
         gradient.mul_(factor.to(gradient.dtype))
-    return float(norm)
+    return norm.float()
 
 
 @torch.no_grad()

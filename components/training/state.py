@@ -30,6 +30,8 @@ class TrainingState:
     """Sums of the losses since the last line of the log."""
     count: int = 0
     """Number of updates since the last line of the log."""
+    workers: int = 1
+    """Number of workers. A resumed training uses as many if it can, and so has the same rounding."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as a dictionary of plain values."""

@@ -10,12 +10,10 @@ from sparring.components.compute.gather import alone, rank, sum_over_workers, wo
 from sparring.components.compute.precision import autocast
 from sparring.components.config import UserError, listing
 from sparring.components.data.batches import to_device
+from sparring.components.training.config import LOSS as LOSS
 from sparring.components.training.config import TrainConfig
 from sparring.components.training.gradients import products
 from sparring.components.training.objective import Objective, Visit
-
-LOSS = "loss"
-"""The measure that every objective has. Its lowest value is the best."""
 
 
 @torch.no_grad()

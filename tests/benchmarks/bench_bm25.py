@@ -1,7 +1,8 @@
 """BM25 through Ray against Pyserini: queries/s, documents/s of the index, and two workers against one.
 
     make bench ARGS="-k bm25"      (SPARRING_BENCH_QUERIES, _INDEXED, _SHARED: queries, for two workers twelve
-                                    times as many; documents of the index; documents that two workers search)
+                                    times as many; documents of the index, and four times as many in parts; documents
+                                    that two workers search)
 
 Both sides have the packaged Java with as many processors as they have threads, and begin each turn with a new one.
 Ours is the whole step in a running Ray session: its process, Java's start, the writing of its files. Of Pyserini's
@@ -18,6 +19,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparring.components.retrieval import kind
 from sparring.components.retrieval.lucene import BM25Config, contents
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.limits import cores
@@ -85,12 +88,38 @@ def test_bm25_workers(docstrings: Path, tmp_path: Path) -> None:
 def test_bm25_index(collection: tuple[str, Path], tmp_path: Path) -> None:
     name, source = collection
     data = repeated(source, tmp_path / "data", INDEXED)
-    ours, theirs = _Index(data, tmp_path), _PyseriniIndex(data, tmp_path)
+    ours, theirs = _Index(data, tmp_path, with_java(1, cores())), _PyseriniIndex(data, tmp_path)
     compared = by_turns(ours, theirs)
     against = f"Pyserini's index command, {cores()} threads"
     rows = [compared.row("BM25 index", against, "documents/s", INDEXED, 0.95)]
     lines = [f"{INDEXED:,} documents: those of {name}, repeated under new ids.", machine(ROOT, "pyserini")]
     write(f"BM25 index on {name}", COMMAND, HEAD, rows, lines)
+
+
+def test_bm25_index_in_parts(docstrings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 4 * INDEXED
+    data = repeated(docstrings, tmp_path / "data", count)
+    build = {
+        count // 4: _Index(data, tmp_path, with_java(2, 1), name="parts"),
+        count: _Index(data, tmp_path, with_java(1, 2), name="whole"),
+    }
+
+    def built(documents: int) -> None:
+        monkeypatch.setattr(kind, "PART", documents)
+        build[documents]()
+
+    compared = by_turns(*(partial(built, documents) for documents in build))
+    rows = [
+        compared.row(
+            "BM25 index in four parts, two workers of one thread",
+            "one worker of two threads",
+            "documents/s",
+            count,
+            0.95,
+        )
+    ]
+    lines = [f"{count:,} documents (docstrings, repeated).", machine(ROOT, "pyserini")]
+    write("BM25 index in parts", COMMAND, HEAD, rows, lines)
 
 
 class _Search:
@@ -123,12 +152,12 @@ class _PyseriniSearch:
 
 
 class _Index:
-    def __init__(self, data: Path, place: Path) -> None:
-        self._data, self._place = data, place
+    def __init__(self, data: Path, place: Path, machine: Machine, name: str = "ours") -> None:
+        self._data, self._place, self._machine, self._name = data, place, machine, name
 
     def __call__(self) -> None:
-        out = _fresh(self._place, "ours")
-        lucene_index(out, with_java(1, cores()), data=self._data, config=LuceneIndexConfig())
+        out = _fresh(self._place, self._name)
+        lucene_index(out, self._machine, data=self._data, config=LuceneIndexConfig())
 
 
 class _PyseriniIndex:

@@ -195,10 +195,10 @@ def _mixed(base: np.ndarray, count: int, seed: int, device: str, kind: torch.dty
 def _first(place: Path, count: int, world: World) -> Path:
     """The first documents of a collection."""
     part = world.place("part")
-    names = json.loads((place / "documents.json").read_text())[: -(-count // SHARD)]
-    for path in [*(place / name for name in names), *place.glob("queries.*")]:
+    lengths = dict(list(json.loads((place / "documents.json").read_text()).items())[: -(-count // SHARD)])
+    for path in [*(place / name for name in lengths), *place.glob("queries.*")]:
         (part / path.name).symlink_to(path)
-    (part / "documents.json").write_text(json.dumps(names))
+    (part / "documents.json").write_text(json.dumps(lengths))
     ids = [f"d{at}" for at in range(count)]
     pq.write_table(pa.table({"doc_id": ids, "title": ids, "text": ids}, schema=DOCUMENTS), part / "documents.parquet")
     return part

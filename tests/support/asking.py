@@ -26,7 +26,7 @@ class Asking(Exception):
 
 
 def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places: Place) -> dict[str, Asked]:
-    """The first workers that each function asks for which needs any.
+    """The first workers that each function asks for which needs any. A search is named with its index.
 
     The steps are those of finished runs, whose artifacts they read; all functions of the config are among them but for
     those that do not use the machine that they are given.
@@ -60,6 +60,8 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
         try:
             node.function(out, machine, **resolve_inputs(node.inputs, Store(place.store)))
         except Asking as asking:
-            pools_of.setdefault(node.function.__name__, set()).add(asking.args)
+            indexed = getattr(node.inputs.get("config"), "index", None)
+            name = f"{node.function.__name__}{f' ({indexed})' if indexed else ''}"
+            pools_of.setdefault(name, set()).add(asking.args)
     assert all(len(ways) == 1 for ways in pools_of.values()), pools_of
     return {name: ways.pop() for name, ways in pools_of.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 LATE = 1.5
 """Seconds after which a request that its sender has given up comes through at the most."""
@@ -30,11 +31,24 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Proxy:
-    """Passes requests on; a share of them meets a fault, drawn by a seed."""
+class Passed(NamedTuple):
+    """A request that came through."""
 
-    def __init__(self, server: str, *, seed: int, share: float) -> None:
-        self.share, self.met = share, Counter[str]()
+    sender: str
+    """`AWS_SDK_UA_APP_ID` of the process that sent it."""
+    method: str
+    path: str
+    part: bool
+    """Whether it asked for a part of an object."""
+    size: int
+    """Bytes of its body and of the answer's."""
+
+
+class Proxy:
+    """Passes requests on, and notes them; a share of them meets a fault, drawn by a seed."""
+
+    def __init__(self, server: str, *, seed: int = 0, share: float = 0.0) -> None:
+        self.share, self.met, self.passed = share, Counter[str](), list[Passed]()
         self._to, self._random, self._lock = urlsplit(server).netloc, random.Random(seed), threading.Lock()
         self._late: list[threading.Timer] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -69,7 +83,11 @@ class Proxy:
         try:
             connection.request(method, path, body, headers)
             found = connection.getresponse()
-            return Answer(found.status, found.getheaders(), found.read())
+            answer = Answer(found.status, found.getheaders(), found.read())
+            agent = re.search(r"\bapp/(\S+)", headers.get("User-Agent", ""))
+            sender, name = agent[1] if agent else "", unquote(urlsplit(path).path)
+            self.passed.append(Passed(sender, method, name, "Range" in headers, len(body) + len(answer.body)))
+            return answer
         finally:
             connection.close()
 

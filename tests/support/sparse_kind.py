@@ -151,9 +151,9 @@ class Sparse(RetrieverKind):
         if factory != "inverted":
             raise UserError(f"search.index: {factory}: a sparse retriever has no such index. Use inverted.")
 
-    def index_files(self, factory: str, files: int) -> list[IndexFile]:
-        """Build an index for each file of documents."""
-        return [IndexFile(f"index.{number:05d}.npy", number, number + 1) for number in range(files)]
+    def index_files(self, factory: str, documents: int) -> list[IndexFile]:
+        """Build an index for every ten documents at most."""
+        return IndexFile("", 0, documents).cut(10, "index.{:05d}.npy")
 
     def build_index(
         self,

@@ -162,11 +162,12 @@ def write_encoder(
 
 def write_document_vectors(folder: Path, parts: Iterable[np.ndarray]) -> Path:
     """The vectors of a collection's documents as `encode` writes them, a file a part."""
-    names = []
+    lengths = {}
     for number, part in enumerate(parts):
-        names.append(f"documents-{number:05d}.npy")
-        np.save(folder / names[-1], part)
-    (folder / "documents.json").write_text(json.dumps(names))
+        name = f"documents-{number:05d}.npy"
+        np.save(folder / name, part)
+        lengths[name] = len(part)
+    (folder / "documents.json").write_text(json.dumps(lengths))
     return folder
 
 

@@ -14,9 +14,13 @@ from torch import Tensor
 
 from sparring.components.compute import chunking
 from sparring.components.compute.chunking import checkpoint, take_rows
+from sparring.components.compute.gather import rank, workers
 from sparring.components.data.batches import Batch
 from sparring.components.training import self_check
+from sparring.components.training.gradient_sums import GradientSums
+from sparring.components.training.gradients import add_gradients, over_workers
 from sparring.components.training.objective import Visit
+from sparring.components.training.prepared import Place, prepare
 from tests.support import toy
 from tests.support.power_cut import PowerCut, cut_power
 
@@ -70,6 +74,15 @@ def checked(objective: Any) -> float:
 
 class Interrupted(Exception):
     """Stands for whatever kills a training."""
+
+
+def gradients(objective: Any, visits: list[Visit], *, parts: int, device: Any, **given: Any) -> dict[str, float]:
+    """Add the gradient of some rows to an objective's parameters. Return the losses."""
+    place = Place(workers(), rank())
+    shares = [prepare(objective, visits, place, parts=parts, part=part, device=device) for part in range(parts)]
+    with GradientSums(objective) as sums:
+        means, _ = add_gradients(objective, shares, sums, parts=parts, device=device, **given)
+    return over_workers([means])[0]
 
 
 def weights(place: Path) -> dict[str, torch.Tensor]:

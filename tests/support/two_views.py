@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
-from sparring.components.compute.gather import gather, rank
+from sparring.components.compute.gather import first_row, gather, of_workers
 from sparring.components.data.batches import Batch
 from sparring.components.data.token_store import TokenStore
 from sparring.components.data.tokens import Tokens
@@ -76,9 +76,10 @@ class TwoViews(objective.Objective):
 
     def _scores(self, first: Tensor, second: Tensor) -> Scores:
         count = len(first)
-        mine = self.projector(gather(first, rows=count))[rank() * count :][:count]
-        theirs = self.projector(gather(second, rows=count))
-        here = rank() * count + torch.arange(count, device=first.device)
+        counts = of_workers(count)
+        mine = self.projector(gather(first, counts))[first_row(counts) :][:count]
+        theirs = self.projector(gather(second, counts))
+        here = first_row(counts) + torch.arange(count, device=first.device)
         target = torch.zeros(count, len(theirs), device=first.device).scatter_(1, here.unsqueeze(1), 1.0)
         return Scores(student=mine @ theirs.T, target=target, where=torch.ones_like(target, dtype=torch.bool))
 

@@ -89,6 +89,21 @@ class Advancing(Noter):
         super().__call__(task, path)
 
 
+class Awaiting(Noter):
+    """Does its first shards, and the others when a process on the node has done one that the file `node` names."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        import ray
+
+        here, worked = ray.get_runtime_context().get_node_id(), self._log.with_name("worked")
+        node = self._log.with_name("node")
+        while task["start"] >= 4 and not worked.exists():
+            if node.exists() and node.read_text() == here:
+                worked.touch()
+            time.sleep(0.05)
+        super().__call__(task, path)
+
+
 class Folder(Noter):
     """Writes a directory for each shard."""
 
@@ -238,3 +253,16 @@ def _here() -> dict[str, Any]:
     import ray
 
     return {"process": os.getpid(), "gpus": ray.get_gpu_ids()}
+
+
+def until_alone(task: dict[str, Any]) -> list[int]:
+    """How many workers each start of a training had, as they noted it. It ends when there is one worker."""
+    from sparring.components.compute.gather import rank, workers
+
+    log = Path(task["log"])
+    if rank() == 0:
+        with log.open("a") as file:
+            file.write(f"{workers()}\n")
+    while workers() > task.get("enough", 1):
+        time.sleep(0.1)
+    return [int(line) for line in log.read_text().splitlines()]

@@ -24,6 +24,7 @@ from tests.support.tiny import ROOT
 FILES = ROOT / "cluster"
 SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay.json").read_text())
 MANIFESTS = ("raycluster", "rayjob")
+LAUNCHED = ("ray-up", "ray-up-aws")
 
 
 def manifest(name: str) -> Any:
@@ -56,6 +57,9 @@ def test_a_manifest_says_what_kuberay_knows(name: str) -> None:
         (("spec", "authOptions", "mode"), "tokens"),
         (("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
         (("spec", "workerGroupSpecs", 0, "replicas"), "2"),
+        (("spec", "autoscalerOptions", "version"), "v3"),
+        (("spec", "autoscalerOptions", "idleSeconds"), 60),
+        (("spec", "workerGroupSpecs", 0, "template", "spec", "tolerations", 0, "effect"), "NoSchedul"),
         (("spec", "workerGroupSpecs", 0, "template", "spec", "containers", 0, "volumeMount"), []),
     ],
 )
@@ -76,10 +80,46 @@ def test_a_job_has_the_cluster_that_stands_alone() -> None:
 def test_a_manifest_agrees_with_the_lock_and_the_profile(name: str) -> None:
     tree, profile = spec(name), clusters.read_cluster(FILES / "nodes.yaml")
     assert tree["rayVersion"] == nodes.installed_versions()["ray"]
-    (workers,) = tree["workerGroupSpecs"]
-    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"]
-    (container,) = workers["template"]["spec"]["containers"]
-    assert int(container["resources"]["limits"]["nvidia.com/gpu"]) * workers["replicas"] == profile.train.workers
+    gpus = groups(name)["gpus"]
+    (container,) = gpus["template"]["spec"]["containers"]
+    assert int(container["resources"]["limits"]["nvidia.com/gpu"]) * gpus["maxReplicas"] == profile.train.workers
+
+
+def groups(name: str) -> dict[str, Any]:
+    """The groups of workers, by name."""
+    return {group["groupName"]: group for group in spec(name)["workerGroupSpecs"]}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_workers_come_when_a_step_needs_them_and_may_be_spot_machines(name: str) -> None:
+    """Steps without GPUs have pods that cannot be placed on machines with GPUs."""
+    assert spec(name)["enableInTreeAutoscaling"] is True
+    assert spec(name)["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert groups(name).keys() == {"cpus", "gpus"}
+    for kind, group in groups(name).items():
+        assert group["replicas"] == group["minReplicas"] == 0 < group["maxReplicas"]
+        pod = group["template"]["spec"]
+        assert pod["restartPolicy"] == "Never"  # the autoscaler, in version 2, replaces pods itself
+        (container,) = pod["containers"]
+        assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (kind == "gpus")
+        keys = {toleration["key"] for toleration in pod["tolerations"]}
+        assert keys >= {"spot", "cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority"}
+        assert ("nvidia.com/gpu" in keys) == (kind == "gpus")
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_only_the_autoscaler_has_an_account(name: str) -> None:
+    """A step's code on the head cannot ask Kubernetes for anything."""
+    place = "/var/run/secrets/kubernetes.io/serviceaccount"
+    options = spec(name)["autoscalerOptions"]
+    assert [mount["mountPath"] for mount in options["volumeMounts"]] == [place]
+    assert options["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    head, *workers = pods(name)
+    (volume,) = [volume for volume in head["volumes"] if volume["name"] == options["volumeMounts"][0]["name"]]
+    given = {key for source in volume["projected"]["sources"] for key in source}
+    assert given == {"serviceAccountToken", "configMap", "downwardAPI"}
+    assert all(place != mount["mountPath"] for mount in head["containers"][0]["volumeMounts"])
+    assert all("projected" not in volume for pod in workers for volume in pod["volumes"])
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
@@ -102,11 +142,7 @@ def test_pods_ask_for_a_token_and_have_no_rights(name: str) -> None:
 
 def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
     """All of it is the job: KubeRay's pod has a shell that reads the entrypoint behind `ray job submit ... --`."""
-    shell = f"ray() {{ printf '%s\\n' \"$@\"; }}; ray job submit -- {manifest('rayjob')['spec']['entrypoint']} ;"
-    submitted = subprocess.run(["bash", "-ce", shell], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert submitted[:5] == ["job", "submit", "--", "sh", "-c"]
-    (line,) = submitted[5:]
-    words = shlex.split(line)
+    words = shlex.split(submitted_line().partition(";")[0])
     assert words[:3] == ["cd", "/sparring", "&&"]
     assert "WORKDIR /sparring\n" in (FILES / "Dockerfile").read_text()
     from sparring.workflows.command_line import parser
@@ -120,23 +156,63 @@ def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
     assert clusters.read_cluster(ROOT / arguments.cluster).address == "auto"
 
 
+def submitted_line() -> str:
+    """The line that the job gives to its shell."""
+    shell = f"ray() {{ printf '%s\\n' \"$@\"; }}; ray job submit -- {manifest('rayjob')['spec']['entrypoint']} ;"
+    submitted = subprocess.run(["bash", "-ce", shell], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert submitted[:5] == ["job", "submit", "--", "sh", "-c"]
+    (line,) = submitted[5:]
+    return line
+
+
+@pytest.mark.parametrize(("status", "ends", "said"), [(0, 0, ""), (1, 1, ""), (2, 0, "NOT DONE: "), (137, 137, "")])
+def test_kuberay_repeats_no_mistake(status: int, ends: int, said: str) -> None:
+    """A mistake, and nothing else, ends the job as a success, with a last line that says that it is none."""
+    command, _, rest = submitted_line().partition(";")
+    assert "python" in command
+    done = subprocess.run(["sh", "-c", f"(exit {status});{rest}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout[:10]) == (ends, said)
+
+
 # Ray's launcher
 
 
-def test_rays_launcher_takes_its_file() -> None:
+def launched(name: str) -> Any:
+    return yaml.safe_load((FILES / f"{name}.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_rays_launcher_takes_its_file(name: str) -> None:
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    tree = yaml.safe_load((FILES / "ray-up.yaml").read_text())
+    tree = launched(name)
     schema = json.loads((Path(sys.modules["ray.autoscaler"].__path__[0]) / "ray-schema.json").read_text())
     jsonschema.validate(tree, schema)
     validate_config(prepare_config(tree))
     for source in tree["file_mounts"].values():
         assert source.startswith("~") or (ROOT / source).exists()
+
+
+def test_rays_launcher_starts_all_machines_that_it_knows() -> None:
+    tree = launched("ray-up")
     assert tree["max_workers"] == len(tree["provider"]["worker_ips"])
 
 
-def test_rays_launcher_starts_it_with_a_token_and_on_loopback() -> None:
-    tree = yaml.safe_load((FILES / "ray-up.yaml").read_text())
+def test_rays_launcher_starts_spot_machines_when_a_step_needs_them() -> None:
+    tree, profile = launched("ray-up-aws"), clusters.read_cluster(FILES / "nodes.yaml")
+    head, *workers = (tree["available_node_types"][name] for name in ("head", "cpus", "gpus"))
+    assert head["resources"]["CPU"] == 0
+    assert "InstanceMarketOptions" not in head["node_config"]
+    for group in workers:
+        assert group["min_workers"] == 0
+        assert group["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert tree["max_workers"] == sum(group["max_workers"] for group in workers)
+    assert workers[1]["resources"]["GPU"] * workers[1]["max_workers"] == profile.train.workers
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_rays_launcher_starts_it_with_a_token_and_on_loopback(name: str) -> None:
+    tree = launched(name)
     starts = [
         command
         for key in ("head_start_ray_commands", "worker_start_ray_commands")
@@ -162,6 +238,12 @@ def test_the_image_is_of_the_locks_python() -> None:
     assert instructions()[0].startswith("FROM python:3.11-")
     assert instructions()[-1] == "USER 1000:1000"
     assert pods("raycluster")[0]["securityContext"]["runAsUser"] == 1000
+
+
+def test_the_image_has_a_compiler_for_the_code_that_starts_kernels() -> None:
+    """Triton calls it where `compile: auto` compiles the layers."""
+    (line,) = [line for line in instructions() if "apt-get install" in line]
+    assert {"gcc", "libc6-dev"} <= set(line.split())
 
 
 def test_the_image_gets_the_code_and_nothing_else() -> None:

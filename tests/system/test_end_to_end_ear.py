@@ -591,6 +591,7 @@ def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPa
         "encode_documents": ("map", True),
         "encode_queries": ("map", True),
         "search": ("map", True),
+        "search (HNSW4)": ("map", False),
         "read_answers": ("map", True),
         "predict": ("score", True),
         "rerank": ("score", True),

@@ -77,18 +77,26 @@ cluster.wait_for_nodes()
 os.environ["RAY_ADDRESS"] = cluster.address
 machine = resolve_machine(clusters.Cluster(address="auto", wait_seconds=4))
 ray_map.GROW_SECONDS = 0.5
-when(
-    lambda: made("changing") >= 4,
-    lambda: cluster.remove_node(first, allow_graceful=False),
-    lambda: [said.setdefault("joined", cluster.add_node(num_cpus=1, num_gpus=2).node_id) for _ in "1"],
-)
-said["nodes"] = mapped("changing", machine, count=40, seconds=0.5)
-third = [node for node in cluster.worker_nodes if node is not second]
-when(
-    lambda: made("gone") >= 2,
-    *(lambda node=node: cluster.remove_node(node, allow_graceful=False) for node in [second, *third]),
-)
-said["error"] = failure("gone", machine, count=40, seconds=0.5)
+
+
+def change():
+    cluster.remove_node(first, allow_graceful=False)
+    third = cluster.add_node(num_cpus=1, num_gpus=2)
+    (out / "named").write_text(third.node_id)
+    (out / "named").rename(out / "node")
+
+
+def lose():
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node, allow_graceful=False)
+
+when(lambda: made("changing") >= 2, change)
+said["nodes"] = mapped("changing", machine, worker=workers.Awaiting)
+said["joined"] = (out / "node").read_text()
+when(lambda: made("gone") >= 2, lose)
+(out / "worked").unlink()
+(out / "node").unlink()
+said["error"] = failure("gone", machine, worker=workers.Awaiting)
 said["made"] = made("gone")
 """
 
@@ -100,20 +108,17 @@ def test_nodes_that_die_and_join_during_a_map(tmp_path: Path) -> None:
     GPUs die, the map waits as long as the profile says, and fails. It never goes on with CPUs."""
     answer, messages = said(NODES, tmp_path)
     assert any(answer["joined"][:8] in node for node in answer["nodes"])
-    assert len(answer["nodes"]) == 3
+    assert len(answer["nodes"]) >= 2
     alone = tmp_path / "alone"
     alone.mkdir()
     machine = resolve_machine(Cluster(mode="inline", device="cpu"))
-    shards = row_shards(40, 1, "part-{}", number="changing", seconds=0.5)
-    for shard in shards:
-        del shard.task["seconds"]
+    shards = row_shards(24, 1, "part-{}", number="changing")
     map_shards(
         workers.Noter, shards, out=alone, machine=machine, pool=machine.cluster.map, unit="x", log=str(alone / "log")
     )
     for shard in shards:
-        theirs = json.loads((tmp_path / "changing" / shard.file).read_text())
-        assert theirs | {"seconds": 0.5} == json.loads((alone / shard.file).read_text()) | {"seconds": 0.5}
-    assert 2 <= answer["made"] < 40
+        assert (tmp_path / "changing" / shard.file).read_bytes() == (alone / shard.file).read_bytes()
+    assert 2 <= answer["made"] <= 4
     assert "the cluster has lost GPUs that this step needs, and none came back in 4 s" in answer["error"]
     assert "waiting for processors, at most 4 s (wait_seconds in the profile): there are 0 GPUs" in messages
 

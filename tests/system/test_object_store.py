@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -505,11 +506,11 @@ def sent(cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
         names.append(name)
         put(artifact, name)
 
-    def with_milliseconds(folder: Path) -> s3.Listing:
+    def with_milliseconds(folder: Path, prefix: str = "") -> s3.Listing:
         later = datetime.timedelta(milliseconds=250)
         return {
             name: {**about, "LastModified": about["LastModified"] + later}
-            for name, about in list_folder(folder).items()
+            for name, about in list_folder(folder, prefix).items()
         }
 
     monkeypatch.setattr(transfer, "_upload_file", upload)
@@ -645,3 +646,94 @@ def test_a_path_in_a_shards_task_is_brought_to_the_workers_node(
     monkeypatch.setenv("SPARRING_CACHE", str(cache))
     transfer.download(out)
     assert (out / "part").read_text() == "1"
+
+
+def test_files_that_only_workers_read_stay_on_s3(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver neither downloads them after a map nor deletes them at the end. It sees that they are there."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/left") / "encode-0123456789ab"
+    with monkeypatch.context() as patch:
+        there = elsewhere(cache, patch, out)
+        (there / "model").mkdir(parents=True)
+        for name in ("part-0.npy", "vectors-0.npy", "notes.json", "model/a"):
+            (there / name).write_text(name)
+        for name in ("part-0.npy", "vectors-0.npy", "notes.json", "model"):
+            transfer.upload(there / name)
+    with transfer.left_to_workers(out, lambda name: fnmatch(name, "vectors-*") or name.startswith("model/")):
+        transfer.collect(out)
+        assert sorted(path.name for path in out.glob("[!.]*")) == ["notes.json", "part-0.npy"]
+        made = transfer.made(out)
+        transfer.remove(out, "part-*")
+        (out / "late.json").write_text("late")
+        transfer.sync(out, delete=True)
+    assert made.pop(".") == sum(len(name) for name in ("part-0.npy", "vectors-0.npy", "notes.json", "model/a"))
+    assert made == {"part-0.npy": 10, "vectors-0.npy": 13, "notes.json": 10, "model": 7, "model/a": 7}
+    assert {name for name in s3.listing(out) if transfer.UPLOADED not in name} == {
+        "vectors-0.npy",
+        "notes.json",
+        "late.json",
+        "model/a",
+    }
+    with monkeypatch.context() as patch:
+        patch.setenv("SPARRING_CACHE", f"{cache}-of-a-third-node")
+        transfer.download(s3.local_path(out))
+        assert (s3.local_path(out) / "model" / "a").read_text() == "model/a"
+
+
+def test_an_older_copy_does_not_replace_what_another_node_wrote(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers rewrite vectors of copies, while the node that encoded them keeps the first version."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/older") / "encode-0123456789ab"
+    out.mkdir(parents=True)
+    (out / "vectors").write_text("first")
+    transfer.sync(out)
+    with monkeypatch.context() as patch:
+        there = elsewhere(cache, patch, out)
+        transfer.download(there)
+        (there / "vectors").write_text("second")
+        transfer.upload(there / "vectors")
+    transfer.sync(out, delete=True)
+    assert bucket.files().cat_file(s3.object_path(out / "vectors")) == b"second"
+
+
+def test_what_is_made_is_known_before_it_is_downloaded(cache: Path, tmp_path: Path) -> None:
+    """A part of a table is complete by itself, a file of another directory with the whole directory."""
+    for out in (tmp_path / "step-0123456789ab", s3.local_path(f"s3://{bucket.BUCKET}/made") / "step-0123456789ab"):
+        for name in ("ranking.parquet/0.parquet", "index/a", "index/b", "progress.json", ".x.npy.0a1b2c3d"):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text(name)
+        transfer.upload(out / "ranking.parquet" / "0.parquet")
+        transfer.upload(out / "index" / "a")
+        index = {} if s3.is_cached(out) else {"index": 14, "index/a": 7, "index/b": 7}
+        assert transfer.made(out) == {
+            ".": 25 + sum(index.values()) // 2,
+            "ranking.parquet": 25,
+            "ranking.parquet/0.parquet": 25,
+            **index,
+        }
+
+
+def test_a_worker_downloads_what_it_opens(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that a worker's class names are left until the worker asks for them."""
+    vectors, out = (s3.local_path(f"s3://{bucket.BUCKET}/opens") / f"{name}-0123456789ab" for name in ("encode", "out"))
+    vectors.mkdir(parents=True)
+    for number in range(12):
+        (vectors / f"documents-{number}").write_text(str(number))
+    (vectors / "names.json").write_text("names")
+    transfer.sync(vectors)
+    there = elsewhere(cache, monkeypatch, vectors)
+    with Filler(Opener, out, threads=1, constructor={"vectors": str(vectors)}) as filler:
+        assert [path.name for path in there.glob("[!.]*")] == ["names.json"]
+        filler.fill("part", {"file": "documents-1"})
+        assert sorted(path.name for path in there.glob("[!.]*")) == ["documents-1", "names.json"]
+
+
+class Opener:
+    """Copies a file of a folder."""
+
+    on_demand: ClassVar = {"vectors": ("documents-*",)}
+
+    def __init__(self, *, vectors: str, threads: int) -> None:
+        self._folder = Path(vectors)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        transfer.download(self._folder / task["file"])
+        path.write_bytes((self._folder / task["file"]).read_bytes())

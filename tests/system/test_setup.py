@@ -17,9 +17,10 @@ from cluster import environment, licences
 from tests.support.tiny import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = [environment.RUNTIME, environment.TORCH, environment.CUDA, *environment.GROUPS]
+GPU = [environment.CUDA, environment.GPU]
+LOCKS = [environment.RUNTIME, environment.TORCH, *GPU, *environment.GROUPS]
 RUNTIME = environment.versions(environment.RUNTIME) | environment.versions(environment.TORCH)
-LOCKED = {name: line for lock in LOCKS if lock != environment.CUDA for name, line in environment._pins(lock).items()}
+LOCKED = {name: line for lock in LOCKS if lock not in GPU for name, line in environment._pins(lock).items()}
 HERE = {name: line.split("==")[1] for name, line in LOCKED.items() if ";" not in line} | {
     name: Requirement(line).specifier.__str__().removeprefix("==")
     for name, line in LOCKED.items()
@@ -125,6 +126,35 @@ def test_cudas_libraries_come_with_cudas_build(made: list[list[str]], monkeypatc
     monkeypatch.setattr(environment, "_has_cuda_build", lambda: True)
     environment.setup([])
     assert made == [["torch"], ["requirements", "cuda"]]
+
+
+def test_faiss_for_gpus_has_the_version_of_the_one_that_it_replaces() -> None:
+    gpu = environment.versions(environment.GPU)
+    assert gpu["faiss-gpu"] == RUNTIME[environment.FAISS]
+    assert environment.FAISS not in gpu
+    assert {name for name in gpu if environment.OF_CUDA.match(name)} == gpu.keys() - {"faiss-gpu"}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "processor", "replaced"), [(True, "x86_64", True), (False, "x86_64", False), (True, "aarch64", False)]
+)
+def test_faiss_for_gpus_replaces_the_other_one_where_torch_has_cuda(
+    made: list[list[str]], monkeypatch: pytest.MonkeyPatch, *, cuda: bool, processor: str, replaced: bool
+) -> None:
+    called = []
+
+    def pip(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        called.append((len(made), arguments))
+        return subprocess.CompletedProcess([], 0)
+
+    monkeypatch.setattr(environment, "_has_cuda_build", lambda: cuda)
+    monkeypatch.setattr(environment, "_pip", pip)
+    monkeypatch.setattr(environment.platform, "machine", lambda: processor)
+    environment.setup(["gpu"])
+    assert made == [["torch"], ["requirements", *["cuda"] * cuda], *[["gpu"]] * replaced]
+    assert called == [(2, ["uninstall", "--yes", "faiss-cpu"])] * replaced
+    environment.setup(["gpu"])
+    assert len(made) == 2 + replaced
 
 
 def test_set_up_starts_over_when_a_lock_changed(made: list[list[str]]) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -125,11 +125,13 @@ class Killer:
         artifacts: int = 0,
         seconds: float = 0.0,
         retries: int = MAX_DEATHS,
+        find: Callable[[int, str], list[Any]] = victims.find,
     ) -> None:
-        """`count` is the number of kills; `artifacts` and `seconds` describe the undisturbed run."""
+        """`count` is the number of kills; `artifacts` and `seconds` describe the undisturbed run. `find` returns the
+        processes of a driver's run that are of a kind."""
         self.remaining, self._choices = count, 0
         self._kinds, self._seed, self._artifacts, self._seconds = kinds, seed, artifacts, seconds
-        self._on_kill, self._survived = on_kill, min(retries, MAX_DEATHS)
+        self._on_kill, self._survived, self._find = on_kill, min(retries, MAX_DEATHS), find
 
     def finish(self, run: Run, limit: float) -> int:
         """Start a run's command until it succeeds, and kill processes as long as kills remain; return the starts.
@@ -163,9 +165,9 @@ class Killer:
             self._wait(process, run, rng)
             given_up = time.monotonic() + PATIENCE
             while process.exitcode is None and time.monotonic() < given_up:
-                if victims.find(process.pid or 0, kind):
+                if self._find(process.pid or 0, kind):
                     process.join(rng.uniform(0, victims.VICTIMS[kind].within))
-                    targets = victims.find(process.pid or 0, kind)
+                    targets = self._find(process.pid or 0, kind)
                     if targets and _kill(targets[rng.integers(len(targets))]) and not _had_ended(kind, process):
                         kills.append(Kill(kind, *_progress(run.store, time.monotonic() - began)))
                         self.remaining -= 1
@@ -188,7 +190,7 @@ class Killer:
         process.join(rng.uniform(0, WHILE * self._seconds / max(1, self._artifacts)))
 
 
-def _kill(process: psutil.Process) -> bool:
+def _kill(process: Any) -> bool:
     """Kill a process; return False if it had ended."""
     with suppress(psutil.NoSuchProcess):
         process.kill()

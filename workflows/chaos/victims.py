@@ -21,41 +21,42 @@ class Victim(NamedTuple):
     """Maximum seconds between finding a process and killing it. Workers come and go with steps."""
 
 
-DRIVER, JAVA = "driver", "Java"
+DRIVER, JAVA, NODE, HEAD = "driver", "Java", "node", "head"
 VICTIMS = {
     DRIVER: Victim((), 4),
     JAVA: Victim((sys.executable, "java.serve"), 1, 3.0),
     "map worker": Victim(("ray::", "MapProcess"), 4, 1.0),
     "train worker": Victim(("ray::", "RayTrainWorker"), 4, 5.0),
-    "node": Victim(("--raylet_socket_name",), 1),
-    "head": Victim(("/gcs_server",), 1),
+    NODE: Victim(("--raylet_socket_name",), 1),
+    HEAD: Victim(("/gcs_server",), 1),
 }
-ENDING = {DRIVER, JAVA, "node", "head"}
+ENDING = {DRIVER, JAVA, NODE, HEAD}
 """Kinds whose death ends the run, so that its command must be repeated. Ray replaces workers."""
 
 
 def kinds(cluster: Cluster) -> list[str]:
     """List the kinds of processes that may be killed on a cluster.
 
-    On a cluster that was joined, only the driver may: the nodes serve other programs too, and workers may be anywhere.
+    On a cluster that was joined, the head serves other programs too.
     """
     if cluster.mode == "inline":
         return [DRIVER, JAVA]
-    return [DRIVER] if cluster.address else list(VICTIMS)
+    return [kind for kind in VICTIMS if kind != HEAD or not cluster.address]
 
 
 def find(driver: int, kind: str) -> list[psutil.Process]:
     """Find the processes of a kind below a driver."""
-    matches = []
+    found = []
     with suppress(psutil.NoSuchProcess):
         if kind == DRIVER:
             return [psutil.Process(driver)]
         for process in psutil.Process(driver).children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if _matches(" ".join(process.cmdline()), VICTIMS[kind].parts):
-                    matches.append(process)
-    return matches
+                if matches(" ".join(process.cmdline()), VICTIMS[kind].parts):
+                    found.append(process)
+    return found
 
 
-def _matches(line: str, parts: Iterable[str]) -> bool:
+def matches(line: str, parts: Iterable[str]) -> bool:
+    """Check whether a command line has all parts."""
     return all(part in line for part in parts)

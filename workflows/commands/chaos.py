@@ -1,7 +1,8 @@
 """Kill a small run again and again on your cluster, and check that nothing is lost or wrong. The run trains a tiny
-model on a toy collection. The command kills the driver and its workers at random moments; of a Ray that the profile
-starts on this machine, it also kills the workers' node and its head. It repeats the run until it is finished, and
-compares every artifact with those of an undisturbed run. The exit status is 1 if one differs."""
+model on a toy collection. The command kills the driver, its workers and their nodes at random moments. It also kills
+the head if the profile starts Ray on this machine. On a cluster that was joined it touches nothing of other jobs: it
+kills a node only if no other job uses it and enough nodes remain. It repeats the run until it is finished, and compares
+every artifact with those of an undisturbed run. The exit status is 1 if one differs."""
 
 import argparse
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.yaml_files import yaml_text
-from sparring.workflows.chaos import toy, victims
+from sparring.workflows.chaos import joined, toy, victims
 from sparring.workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
 from sparring.workflows.commands.shared_arguments import add_cluster, check_output, store_root
 from sparring.workflows.distributed import cluster as clusters
@@ -109,7 +110,14 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
     alone = time.monotonic() - began
     print(f"undisturbed: {alone:.0f} s, {undisturbed.finished()} artifacts", flush=True)
     killer = Killer(
-        kinds, count, seed, on_kill, artifacts=undisturbed.finished(), seconds=alone, retries=cluster.retries
+        kinds,
+        count,
+        seed,
+        on_kill,
+        artifacts=undisturbed.finished(),
+        seconds=alone,
+        retries=cluster.retries,
+        find=joined.Finder(cluster).find if cluster.address else victims.find,
     )
     runs = starts = 0
     began = time.monotonic()

@@ -13,7 +13,7 @@ from sparring.components.config import Damaged, UserError, listing
 from sparring.components.files import nearest, unwritable
 from sparring.components.yaml_files import set_once
 from sparring.workflows import ROOT
-from sparring.workflows.distributed import session, worker_group
+from sparring.workflows.distributed import session
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
@@ -226,4 +226,3 @@ def damaged(arguments: argparse.Namespace) -> Damaged | None:
 def leave() -> None:
     """Leave Ray, if a command joined it."""
     session.stop_ray()
-    worker_group.shut_down()  # a Ray that ended has nothing left to talk to

@@ -15,7 +15,7 @@ class Pool(Config):
 
     workers: int | None = Field(None, ge=1)
     """Number of workers at once. Null starts one per core, or one per GPU in steps that use GPUs. For `train`, null
-    uses as many GPUs as divide the batch evenly, and 1 worker on CPUs."""
+    uses as many GPUs as make the training faster, which is measured before its first update, and 1 worker on CPUs."""
     threads: int = Field(1, ge=1)
     """Number of threads per worker."""
     gpus: float = Field(1, gt=0, le=1)
@@ -117,7 +117,8 @@ class Cluster(Config):
     """Seconds between the checkpoints of a training. If everything dies, at most this much of the training is lost. 0
     writes a checkpoint after each update."""
     retries: int = Field(3, ge=0)
-    """Number of times that a training starts again after a worker has died, before the step fails."""
+    """Number of times that a training starts again after a worker has died, before the step fails. If a node of a
+    cluster that was joined is lost, that costs none: the training goes on with fewer workers until there is another."""
 
     @field_validator("address")
     @classmethod

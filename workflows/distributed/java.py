@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from sparring.components import progress
 from sparring.components.config import UserError
 from sparring.components.retrieval import lucene
 
@@ -81,9 +82,11 @@ class _Child:
         child_end.close()
 
     def tell(self, *message: Any) -> None:
-        """Send a message, and wait until it is done. EOFError or OSError if the child has died."""
+        """Send a message, wait until it is done, and report the child's progress. EOFError or OSError if the child has
+        died."""
         self._pipe.send(message)
-        failure = self._pipe.recv()
+        while isinstance(failure := self._pipe.recv(), int):
+            progress.report(failure)
         if failure is not None:
             raise failure
 
@@ -155,7 +158,8 @@ def serve(handle: str, idle_seconds: str) -> None:
     """Run the child process. Make the worker that it is sent, give the worker each task, and free it at an empty
     message.
 
-    Answer each message with None or the error. End after `idle_seconds` without a worker.
+    Answer each message with None or the error. Before that, send the units that are done. End after `idle_seconds`
+    without a worker.
     """
     signal.signal(
         signal.SIGINT, signal.SIG_DFL
@@ -177,7 +181,8 @@ def serve(handle: str, idle_seconds: str) -> None:
                 make, constructor = sent
                 work = make(**constructor)
             else:
-                work(*sent)
+                with progress.listening(pipe.send):
+                    work(*sent)
             pipe.send(None)
         except UserError as error:
             pipe.send(error)

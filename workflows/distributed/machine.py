@@ -78,14 +78,15 @@ class Machine:
         return max(1, min(most // self.parts, shards))
 
     def for_batch(self, rows: int) -> Self:
-        """Choose the number of training workers if the profile leaves it open: as many GPUs as divide the rows evenly,
-        or 1 on CPUs."""
+        """Choose the number of training workers if the profile leaves it open: all GPUs, with a row of the batch or
+        more on each, or 1 worker on CPUs.
+
+        The training then measures how many of them are worth while (`components.training.efficiency`).
+        """
         pool = self.cluster.train
         if pool.workers is not None:
             return self
-        most = self.workers(pool, rows, gpu=True) if self.cuda else 1
-        workers = next(count for count in range(most, 0, -1) if rows % count == 0)
-        train = pool.model_copy(update={"workers": workers})
+        train = pool.model_copy(update={"workers": self.workers(pool, rows, gpu=True) if self.cuda else 1})
         return replace(self, cluster=self.cluster.model_copy(update={"train": train}))
 
     def record(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sparring.components.config import UserError, listing
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.store import s3
+from sparring.workflows.store.dag import StepFailed
 
 SAY_SECONDS = 5.0
 """Seconds after which the user reads what a step waits for."""
@@ -53,10 +54,37 @@ def check_nodes(ray: Any, store: Path) -> None:
 
 
 def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
-    """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow."""
-    kind, workers = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
-    if _may_grow(ray):
-        _wait(ray, cluster, kind, workers, 1.0, noun="nodes", who="training asks for", note="train.workers")
+    """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow.
+
+    With `device: auto` they are GPUs. Nobody can ask Ray which nodes its autoscaler may start, so a cluster without GPU
+    nodes is told apart only by the wait. StepFailed at its end, so that no run takes CPUs because GPUs came late.
+    """
+    if not may_grow(ray):
+        return
+    gpu, pool = cluster.device != "cpu", cluster.train
+    kind, share, workers = ("GPU", pool.gpus, pool.workers or 1) if gpu else ("CPU", 1.0, pool.workers or 1)
+    came = _wait(ray, cluster, kind, workers, share, noun="nodes", who="training asks for", note="train.workers")
+    there = ray.cluster_resources().get(kind, 0)
+    if not came and there < share:
+        choice = ", or write `device: cpu` in the profile" if cluster.device == "auto" else ""
+        raise StepFailed(
+            f"the cluster has no {kind}, and none came in {cluster.wait_seconds} s (wait_seconds in the profile). "
+            f"Repeat the command when it can start such nodes{choice}."
+        )
+
+
+def free_nodes() -> list[dict[str, float]]:
+    """Return the resources of each living node that nothing has reserved."""
+    from ray._private.state import available_resources_per_node  # `ray.available_resources` adds the nodes up
+
+    return list(available_resources_per_node().values())
+
+
+def node_memory() -> list[float]:
+    """Return the memory of each living node that Ray may give to tasks, in bytes."""
+    import ray
+
+    return [float(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]]
 
 
 def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, share: float = 1.0) -> None:
@@ -104,7 +132,7 @@ def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, 
     return enough()
 
 
-def _may_grow(ray: Any) -> bool:
+def may_grow(ray: Any) -> bool:
     """Check whether something may add nodes: KubeRay or Ray's launcher, which name each node's group. A cluster that
     people started with `ray start` counts as complete."""
     if os.environ.get("RAY_USAGE_STATS_KUBERAY_IN_USE") == "1":

@@ -1,10 +1,19 @@
-"""One `fit` of Ray Train: workers that do the tasks of a queue until it is closed, and the meaning of their errors."""
+"""One `fit` of Ray Train: workers that do the tasks of a queue until it is closed, and the meaning of their errors.
+
+Ray Train starts the workers again after a failure, on a cluster also with fewer of them while a node is missing. It
+counts failures by cause: a crash costs one of the profile's `retries`, a node that was announced as preempted costs
+none, and starts that wait for processors have a limit of their own. What it lacks is that a node may also be lost
+without an announcement, which it counts as a crash. So after a `fit` in which a node was lost there is another one.
+"""
 
 import os
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from sparring.components import timing
 from sparring.components.config import UserError
@@ -20,6 +29,8 @@ Work = Callable[[dict[str, Any]], Any]
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 START_SECONDS = 60
 """Minimum number of seconds that Ray Train waits for its workers to start."""
+NOTICE_SECONDS = 15.0
+"""Seconds in which Ray notices that a node of a cluster is dead."""
 
 
 class GroupSpec(NamedTuple):
@@ -31,22 +42,62 @@ class GroupSpec(NamedTuple):
     gpus: float
     """GPUs of each worker. 0 on CPUs."""
     wait_seconds: int
+    least: int
+    """Minimum number of workers to go on with after a node is lost."""
 
 
 def fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
-    """Run Ray Train's workers until the queue is closed. Return the reason if they ended earlier."""
+    """Run Ray Train's workers until the queue is closed. Return the reason if they ended earlier.
+
+    A node that is lost costs no retry: the workers start again with all `retries`. That ends, as it needs a lost node
+    each time.
+    """
+    while True:
+        nodes = living_nodes() if spec.wait_seconds else set()
+        error = _fit(queue, spec, storage)
+        if error is None:
+            return None
+        if not is_death(error) or not is_one_lost(nodes):
+            reason = failure_reason(error)
+            reason.add_note("".join(traceback.format_exception(error)))
+            return reason
+
+
+def living_nodes() -> set[str]:
+    """Return the ids of the cluster's living nodes."""
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def is_one_lost(nodes: set[str]) -> bool:
+    """Check whether one of the nodes is no longer alive. Ray may need seconds to notice that."""
+    end = time.monotonic() + NOTICE_SECONDS
+    while nodes and time.monotonic() < end:
+        if nodes - living_nodes():
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def _fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
+    """Run one `fit`. Return Ray's error if it ended before the queue was closed."""
     set_ray_environment()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
-    # While another driver has the processors, each start that runs into this limit costs one of the `retries`.
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(max(START_SECONDS, spec.wait_seconds)))
+    # Ray Train tries `controller_failure_limit` times more, so that all starts together may wait for `wait_seconds`.
+    start_seconds = max(START_SECONDS, spec.wait_seconds // (1 + spec.retries))
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(start_seconds))
+    elastic = spec.least < spec.workers
     trainer = TorchTrainer(
         _do_tasks,
         train_loop_config={"queue": queue, "work": spec.work},
         scaling_config=ScalingConfig(
-            num_workers=spec.workers, use_gpu=spec.gpus > 0, resources_per_worker={"CPU": 1, "GPU": spec.gpus}
+            num_workers=(spec.least, spec.workers) if elastic else spec.workers,
+            use_gpu=spec.gpus > 0,
+            resources_per_worker={"CPU": 1, "GPU": spec.gpus},
         ),
         run_config=RunConfig(
             name="ray",
@@ -59,9 +110,7 @@ def fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
     try:
         trainer.fit()
     except Exception as error:
-        reason = failure_reason(error)
-        reason.add_note(traceback.format_exc())
-        return reason
+        return error
     return None
 
 
@@ -69,11 +118,12 @@ def _do_tasks(config: dict[str, Any]) -> None:
     """Do one task of the queue after another, in each worker, as long as the worker lives."""
     import ray
 
-    from sparring.components.compute.gather import rank
+    from sparring.components.compute.gather import rank, workers
     from sparring.components.compute.processor import release_memory
 
     queue, work, number = config["queue"], config["work"], 0
-    while (taken := ray.get(queue.take.remote(number, rank=rank()))) is not None:
+    set_network_interface(ray.util.get_node_ip_address())
+    while (taken := ray.get(queue.take.remote(number, rank=rank(), workers=workers()))) is not None:
         number, task = taken
         timing.set_node(node_name())
         timing.drain()  # leftovers of a task that failed
@@ -87,6 +137,16 @@ def _do_tasks(config: dict[str, Any]) -> None:
             raise
         release_memory()
         ray.get(queue.done.remote(number, result, timing.condensed(timing.drain()), rank=rank()))
+
+
+def set_network_interface(address: str) -> None:
+    """Let gloo use the network interface with this address.
+
+    On its own it takes the interface of the host's name, which may be the loopback interface. NCCL chooses better.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address == address for found in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def is_permanent(error: Exception) -> bool:
@@ -116,6 +176,17 @@ def failure_reason(error: BaseException | None) -> Exception:
     if "process has died" in message:
         return RuntimeError("a worker's process died, more often than `retries` allows (killed, or out of memory)")
     return RuntimeError(" ".join(message.split()) or f"Ray Train ended with {type(error).__name__}")
+
+
+def is_death(error: Exception) -> bool:
+    """Check whether a worker died, with its process or its node. The remaining workers then report that they lost it.
+
+    A start that found no processors counts too, since they may have been those of a lost node.
+    """
+    from ray.train import ControllerError
+
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    return isinstance(error, ControllerError) or any("has died" in str(failure) for failure in failures.values())
 
 
 def _message(rank: int, error: Exception) -> str:

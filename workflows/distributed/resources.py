@@ -82,13 +82,13 @@ def reserve(needs: Resources, total: Resources, *, kind: Hashable = None, most: 
             finally:
                 _waiting.remove(ticket)
                 _changed.notify_all()
-            own = [warm for warm in _warm if warm.kind == kind][:most]
-            others = [warm for warm in _warm if not any(warm is mine for mine in own)]
-            _warm[:], excess = _that_fit(others, total)
+            taken = [warm for warm in _warm if warm.kind == kind][:most]
+            remaining = [warm for warm in _warm if not any(warm is item for item in taken)]
+            _warm[:], excess = _that_fit(remaining, total)
         try:
             for warm in excess:
                 warm.end()
-            yield [warm.thing for warm in own]
+            yield [warm.thing for warm in taken]
         finally:
             with _changed:
                 _reserved.remove(needs)

@@ -31,7 +31,6 @@ from sparring.workflows.distributed.limits import cores
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Ray's C++ code logs for users what also comes as a clearer exception, such as that a process died.
@@ -63,6 +62,8 @@ def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
         _require_token()
         # Nobody can see the metrics, and Ray never frees some of them: 2.6 GB in two hours of short steps.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
+        # No cloud takes this machine away, and each start of training workers would wait for the watcher's process.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import logging
 
     with timed("start"):

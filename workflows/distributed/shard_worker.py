@@ -23,7 +23,7 @@ from sparring.components.compute.processor import release_memory
 from sparring.components.config import UserError
 from sparring.components.files import replacing
 from sparring.workflows.distributed.session import node_name
-from sparring.workflows.store import s3, transfer
+from sparring.workflows.store import cache, s3, transfer
 from sparring.workflows.store.availability import remade
 
 UNITS_SECONDS = 0.5
@@ -32,6 +32,10 @@ UNITS_SECONDS = 0.5
 
 class Worker(Protocol):
     """A worker. It is built once in each process from plain values and paths, and then called for each shard.
+
+    The artifacts that the values name are downloaded from an object store before. A worker may name files that it
+    downloads itself when it opens them, by `transfer.download`. They stand in its attribute `on_demand`: glob patterns
+    by the name of the argument, for example `{"vectors": ("documents-*.npy",)}`.
 
     A worker may also have a method `prepare(task)`, which reads what the task needs and returns the task with it. In a
     process on a GPU another thread calls it while the worker computes the shard before. A method `close()` is called
@@ -53,8 +57,11 @@ class Filler:
     def __init__(self, worker: type, out: Path, threads: int, constructor: dict[str, Any]) -> None:
         self._out, self._computing = s3.local_path(out), threading.Lock()
         self._out.mkdir(parents=True, exist_ok=True)
-        with timing.timed("start"):
-            self._worker = worker(**transfer.localize(constructor), threads=threads)
+        self._holds = cache.Holds()
+        work = constructor.get("work")  # of a worker that does it in a child process
+        on_demand = getattr(work if isinstance(work, type) else worker, "on_demand", None)
+        with timing.timed("start"), cache.holding(self._holds):
+            self._worker = worker(**transfer.localize(constructor, on_demand), threads=threads)
 
     def __enter__(self) -> Self:
         return self
@@ -72,20 +79,21 @@ class Filler:
         the remaining ones read and write.
         """
         counts: dict[str, float] = {}
-        if not (self._out / file).exists():
-            task = transfer.localize(task)
-            if hasattr(self._worker, "prepare"):
-                with timing.timed("files"):
-                    task = self._worker.prepare(task)
-            # On leaving, the lock is released before the file is synchronised with the disk.
-            with (
-                replacing(self._out / file) as path,
-                self._computing,
-                progress.listening(on_units),
-                timing.timed("compute"),
-            ):
-                counts = self._worker(task, path) or {}
-        transfer.upload(self._out / file)
+        with cache.holding():
+            if not (self._out / file).exists():
+                task = transfer.localize(task)
+                if hasattr(self._worker, "prepare"):
+                    with timing.timed("files"):
+                        task = self._worker.prepare(task)
+                # On leaving, the lock is released before the file is synchronised with the disk.
+                with (
+                    replacing(self._out / file) as path,
+                    self._computing,
+                    progress.listening(on_units),
+                    timing.timed("compute"),
+                ):
+                    counts = self._worker(task, path) or {}
+            transfer.upload(self._out / file)
         return counts
 
     def units_of(self, file: str) -> "UnitsFile":
@@ -96,6 +104,7 @@ class Filler:
         """Free what the worker holds."""
         if hasattr(self._worker, "close"):
             self._worker.close()
+        self._holds.close()
 
 
 class Report(NamedTuple):
@@ -118,7 +127,7 @@ class MapProcess:
         """Start the process. It ends after `idle_seconds` without work, or never if None."""
         self._lock = threading.Lock()
         self._filler: Filler | None = None
-        self._over, self._failed = "", ""
+        self._map_id, self._over, self._failed = "", "", ""
         self._busy, self._last_used = 0, time.monotonic()
         if idle_seconds is not None:
             threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
@@ -134,12 +143,12 @@ class MapProcess:
         """Make the filler for a map's shards from its arguments. The process has no other map then."""
 
         def work() -> dict[str, float]:
-            self._free()
-            made = Filler(**filler)
+            self._free(self._map_id)
+            new = Filler(**filler)
             with self._lock:
-                self._filler = made
+                self._filler, self._map_id = new, map_id
             if map_id == self._over:  # finished meanwhile by other processes
-                self._free()
+                self._free(map_id)
             return {}
 
         return self._reported(map_id, work)
@@ -158,9 +167,9 @@ class MapProcess:
         return self._reported(map_id, work)
 
     def finish(self, map_id: str) -> None:
-        """Free the filler of a map that is over."""
+        """Free the filler of a map that is over. On a GPU this may run after the next map has begun."""
         self._over = map_id
-        self._free()
+        self._free(map_id)
 
     def _reported(self, map_id: str, work: Callable[[], dict[str, float]]) -> Report:
         with self._lock:
@@ -179,9 +188,10 @@ class MapProcess:
             with self._lock:
                 self._busy, self._last_used = self._busy - 1, time.monotonic()
 
-    def _free(self) -> None:
+    def _free(self, map_id: str) -> None:
         with self._lock:
-            filler, self._filler = self._filler, None
+            filler = self._filler if self._map_id == map_id else None
+            self._filler = None if filler is not None else self._filler
         if filler is not None:
             filler.close()
             del filler

@@ -64,7 +64,8 @@ def map_shards(
 ) -> dict[str, float]:
     """Make the file of every shard that is not in `out` yet, and return the sums of the workers' counts."""
     remove_leftovers(out)
-    waiting = [shard for shard in shards if not (out / shard.file).exists()]
+    made = transfer.made(out)
+    waiting = [shard for shard in shards if shard.file not in made]
     total, remaining = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
     name, counts = worker.__name__, Counter[str]()
     if len(waiting) < len(shards):
@@ -83,10 +84,10 @@ def map_shards(
                 for advance in run:
                     done += advance.size
                     progress.set_done(done + advance.under_way)
+                    counts.update(advance.counts)
                     if advance.size:
-                        counts.update(advance.counts)
                         keep()
-            transfer.download(out)
+            transfer.collect(out)
     return dict(counts)
 
 

@@ -24,8 +24,10 @@ class TaskQueue:
     done. The result is that of the first worker (rank 0).
     """
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, idle_seconds: float | None = None) -> None:
+        """Start without a task. If `idle_seconds` pass without one, the workers end. If None, they stay."""
+        self._workers, self._idle_seconds = 1, idle_seconds
+        self._claimed = True
         self._changed = asyncio.Condition()
         self._number, self._open, self._closed = 0, False, False
         self._task: dict[str, Any] = {}
@@ -48,12 +50,23 @@ class TaskQueue:
             await self._changed.wait_for(lambda: not self._open)
             return self._result, self._time, self._starts, self._failure
 
-    async def take(self, last: int, *, rank: int) -> tuple[int, dict[str, Any]] | None:
-        """Wait for a task with a number above `last`. Return its number and the task, or None after `close`."""
+    async def take(self, last: int, *, rank: int, workers: int) -> tuple[int, dict[str, Any]] | None:
+        """Wait for a task with a number above `last`. Return its number and the task, or None after `close`.
+
+        `workers` is the number of workers of the group. It may differ after each start.
+        """
         async with self._changed:
-            await self._changed.wait_for(lambda: self._closed or (self._open and self._number > last))
+            while not self._closed and not (self._open and self._number > last):
+                try:
+                    await asyncio.wait_for(self._changed.wait(), self._idle_seconds)
+                except TimeoutError:
+                    self._closed = not self._claimed and not self._open
+            if self._closed:
+                self._changed.notify_all()
+                return None
             self._starts += rank == 0
-            return None if self._closed else (self._number, self._task)
+            self._workers = workers
+            return self._number, self._task
 
     async def done(self, number: int, result: Any, time: list[timing.Interval], *, rank: int) -> None:
         """Report that the worker with this rank has done the task with this number."""
@@ -73,6 +86,15 @@ class TaskQueue:
             if number == self._number and self._open:
                 self._failure, self._open = failure, False
                 self._changed.notify_all()
+
+    async def claim(self) -> bool:
+        """Promise a task, for which the workers stay however long it takes to come. Return False if they have ended."""
+        self._claimed = not self._closed
+        return self._claimed
+
+    async def release(self) -> None:
+        """Take back the promise of a task."""
+        self._claimed = False
 
     async def close(self) -> None:
         """Tell the workers that there will be no more tasks."""

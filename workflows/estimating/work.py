@@ -13,7 +13,7 @@ import numpy as np
 
 from sparring.components.config import listing
 from sparring.components.models.shape import predicted_at_once, shape_of
-from sparring.components.retrieval.kind import DEFAULT, index_kind_named, kind_named
+from sparring.components.retrieval.kind import DEFAULT, PART, index_kind_named, kind_named
 from sparring.components.training.terms import declared
 from sparring.workflows.estimating.site import Pool, Site
 from sparring.workflows.estimating.sizes import (
@@ -248,7 +248,9 @@ def _start(site: Site, inputs: Inputs) -> Work:
 
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
-    data, needs = inputs.data, (Need("Java", HEAP, "one"),)
+    """Several workers with a Java machine each build parts of a large index, whose files are copied into one."""
+    data, advice = inputs.data, "in the profile (--cluster), fewer java.workers: each has a Java machine"
+    needs = (Need("Java", HEAP, "java" if data.documents > PART else "one", advice),)
     tokens = data.documents * float(np.mean(data.document_lengths))
     kept = data.documents * index_kind_named("lexical").index_shape("", data.documents, data.characters).bytes
     return Work(amount=tokens, makes=data, pool="java", kept=kept, scratch=kept, needs=needs)
@@ -445,14 +447,16 @@ def _search(site: Site, inputs: Inputs) -> Work:
 
 
 def _build_index(site: Site, inputs: Inputs) -> Work:
-    """One process holds the index, and the sample that the index is trained on."""
+    """One process holds the index, and the sample that the index is trained on. Parts of a large index lie on the disk
+    until they are merged."""
     vectors, kind = inputs.vectors, kind_named(inputs.kind)
     options = {"ef_construction": inputs.ef_construction, "memory": site.memory}
     shape = kind.index_shape(inputs.factory, vectors.count, vectors.width, **options)
     index = Index(shape.factory, shape.bytes * vectors.count, shape.looks, shape.advice)
     held = index.bytes + 4.0 * vectors.width * shape.sample
     needs = (Need(f"an index {index.factory}", held, "one", index.advice),)
-    return Work(amount=shape.products * vectors.width, makes=index, pool="map", needs=needs, multiplies=True)
+    amount, scratch = shape.products * vectors.width, index.bytes if vectors.count > PART else 0.0
+    return Work(amount=amount, makes=index, pool="map", scratch=scratch, needs=needs, multiplies=True)
 
 
 def _smaller_vectors(site: Site, inputs: Inputs) -> Work:

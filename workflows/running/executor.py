@@ -7,6 +7,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sparring.components.sources.base import Source, sought
 from sparring.components.yaml_files import yaml_line
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.program import without_passwords
-from sparring.workflows.store import attempts, s3
+from sparring.workflows.store import attempts, cache, s3, transfer
 from sparring.workflows.store.availability import NotMade, damage, remade
 from sparring.workflows.store.code_version import code_version
 from sparring.workflows.store.dag import Step, StepFailed, canonical, foreign_code, function_name, mapped
@@ -47,7 +48,8 @@ def execute(
     `on_wait` is called with the name of a driver that holds the step, `on_start` when the wait is over.
     """
     out = store.path(node)
-    with store.locked(node, on_wait) as finish:
+    leaves = partial(node.leaves, node)
+    with store.locked(node, on_wait) as finish, cache.holding(), transfer.left_to_workers(out, leaves):
         on_start()
         store.prefetch_records([node], refresh=True)
         if store.is_complete(node):
@@ -58,7 +60,7 @@ def execute(
         timing.drain()  # discard the times of a step that failed before
         try:
             _check_code(node)
-            store.fetch([node, *node.upstream])
+            store.fetch_inputs(node)
             attempts.resume(out)
             files = {name: code for reader in _readers(node) for name, code in _digests(reader.files()).items()}
             with timing.timed("compute"):

@@ -67,7 +67,7 @@ class Refusals:
                 continue
             del self._open[key]
             try:
-                self._store.fetch(upstream)
+                self._store.fetch_inputs(question.step, upstream)
                 machine = {MACHINE: self._machine} if on_machine else {}
                 question.refuses(**resolve_inputs(question.inputs, self._store), **machine)
             except UserError as error:

@@ -110,7 +110,7 @@ class ChooseConfig(TrialsConfig):
         return measure
 
 
-@Description(part="reranking by neighbours", version=2)
+@Description(part="reranking by neighbours", version=2, workers_read={"vectors": ("documents-*.npy",)})
 def chosen(
     out: Path,
     machine: Machine,

@@ -1,23 +1,31 @@
 """Encode a collection's documents and the queries of a split, shard by shard."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from sparring.components.config import Config
 from sparring.components.data.groups import query_ids_of
 from sparring.components.data.ragged import Ragged
-from sparring.components.data.tables import QUERIES, read
+from sparring.components.data.tables import QUERIES, read, rows_in
 from sparring.components.data.tokenizers import MODEL_CONFIG
-from sparring.components.data.vectors import KIND, SHARDS, joined, read_rows, save_rows
+from sparring.components.data.vectors import (
+    KIND,
+    SHARDS,
+    document_lengths,
+    document_shards,
+    joined,
+    read_rows,
+    save_rows,
+)
 from sparring.components.files import read_json, remove, replacing, write_array, write_json
 from sparring.components.retrieval.kind import DEFAULT, kind_of
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
+from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
 FILES_AT_ONCE = 64
@@ -36,40 +44,54 @@ class EncodeConfig(Config):
     """Type of the numbers in the stored vectors."""
 
 
-@Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",))
+MODELS = {"tokens": ("*",), "retriever": ("model/*.safetensors", "state/*"), "data": ("documents.parquet",)}
+"""Inputs that only the workers read."""
+
+
+@Description(
+    part="encoding",
+    models="encoding",
+    version=3,
+    droppable=("documents-*.npy",),
+    workers_read={**MODELS, "out": ("documents-*.npy",)},
+)
 def encode_documents(
     out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
     """Write `documents-00000.npy ...`, the documents' representations, and `documents.json`, the names of these files
-    in the order of the documents table. A dense retriever represents a text as a vector.
+    in the order of the documents table and their numbers of documents. A dense retriever represents a text as a vector.
 
     Each document is encoded once, whatever the number of shards or workers. Documents with the same tokens get the same
     representation, so their scores are equal, in whatever batch each was.
     """
-    documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
+    documents = rows_in(data / "documents.parquet")
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
     counted = _encoded(out, machine, shards, tokens, retriever, config)
-    names = [shard.file for shard in shards]
+    write_json(out / SHARDS, {shard.file: shard.size for shard in shards})
+    groups = row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json")
     map_shards(
         _Equalling,
-        row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json"),
+        groups,
         out=out,
         machine=machine,
         pool=machine.cluster.map,
         unit="files",
         vectors=str(out),
         tokens=tokens,
-        names=names,
     )
+    width = read_json(out / groups[0].file)["width"]
     remove(out, "equal-*.json")
-    write_json(out / SHARDS, names)
-    rows = read_rows(out / names[0])
-    width = {} if isinstance(rows, Ragged) else {"width": int(rows.shape[1])}
-    size = sum((out / name).stat().st_size for name in names)
-    return {"documents": documents, **width, "bytes": size, **counted}
+    sizes = transfer.made(out)
+    size = sum(sizes[shard.file] for shard in shards)
+    return {"documents": documents, **({"width": width} if width else {}), "bytes": size, **counted}
 
 
-@Description(part="encoding", models="encoding", droppable=("queries.npy",))
+@Description(
+    part="encoding",
+    models="encoding",
+    droppable=("queries.npy",),
+    workers_read={**MODELS, "out": ("part-*.npy", "queries.npy")},
+)
 def encode_queries(
     out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
 ) -> dict[str, Any]:
@@ -80,11 +102,17 @@ def encode_queries(
     write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
     counted = _encoded(out, machine, shards, tokens, retriever, config, rows=out / "rows.npy")
-    parts = [read_rows(out / shard.file) for shard in shards] or [np.empty((0, 0), config.vectors)]
-    with replacing(out / "queries.npy") as path:
-        save_rows(path, joined(parts))
     write_json(out / "queries.json", ids)
-    remove(out, "part-*.npy", "rows.npy")
+    map_shards(
+        _Joining,
+        [Shard("queries.npy", len(shards), {"files": [shard.file for shard in shards], "dtype": config.vectors})],
+        out=out,
+        machine=machine,
+        pool=machine.cluster.map,
+        unit="files",
+        vectors=str(out),
+    )
+    transfer.remove(out, "part-*.npy", "rows.npy")
     return {"queries": len(ids), **counted}
 
 
@@ -160,31 +188,52 @@ class Encoder:
         return self._readings[side].lengths(rows)
 
 
+class _Joining:
+    """A worker that joins files of representations into one."""
+
+    on_demand: ClassVar = {"vectors": ("*",)}
+
+    def __init__(self, *, vectors: str, threads: int) -> None:
+        self._folder = Path(vectors)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write one file with the rows of all."""
+        files = [self._folder / name for name in task["files"]]
+        transfer.download(*files)
+        save_rows(path, joined([read_rows(file) for file in files] or [np.empty((0, 0), task["dtype"])]))
+
+
 class _Equalling:
     """A worker that gives every copy of a document the representation of the first. Rounding differs from batch to
     batch."""
 
-    def __init__(self, *, vectors: str, tokens: Path, names: list[str], threads: int) -> None:
-        self._paths = [Path(vectors) / name for name in names]
+    on_demand: ClassVar = {"vectors": ("documents-*.npy",), "tokens": ("*.ids.npy", "*.offsets.npy")}
+
+    def __init__(self, *, vectors: str, tokens: Path, threads: int) -> None:
+        folder = Path(vectors)
+        self._paths, self._begins = document_shards(folder).paths, np.cumsum([0, *document_lengths(folder)])
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Rewrite the files that hold copies. The representation of a first document stays, so neither the order of
         files nor repetitions change the result."""
-        begins = np.cumsum([0, *(len(read_rows(file)) for file in self._paths)])
-        changed = 0
+        begins, changed = self._begins, 0
         for number in range(task["start"], task["stop"]):
             first = self._same[begins[number] : begins[number + 1]]
             copies = np.flatnonzero(first != np.arange(begins[number], begins[number + 1]))
             if not len(copies):
                 continue
-            parts, rows = [read_rows(self._paths[number])], np.arange(len(first))
             files = np.searchsorted(begins, first[copies], side="right") - 1
+            transfer.download(self._paths[number], *(self._paths[file] for file in np.unique(files)))
+            parts, rows = [read_rows(self._paths[number])], np.arange(len(first))
             for file in np.unique(files):
                 wanted = first[copies[files == file]] - begins[file]
                 rows[copies[files == file]] = sum(map(len, parts)) + np.arange(len(wanted))
                 parts.append(read_rows(self._paths[file])[wanted])
             with replacing(self._paths[number]) as temporary:
                 save_rows(temporary, joined(parts)[rows])
+            transfer.upload(self._paths[number])
             changed += len(copies)
-        write_json(path, changed)
+        transfer.download(self._paths[task["start"]])
+        rows = read_rows(self._paths[task["start"]])
+        write_json(path, {"changed": changed, "width": None if isinstance(rows, Ragged) else int(rows.shape[1])})

@@ -12,7 +12,7 @@ from pydantic import Field
 from sparring.components.config import Config, UserError, listing
 from sparring.components.data.examples import FILE as RATED
 from sparring.components.data.groups import measured_queries
-from sparring.components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read
+from sparring.components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read, rows_in
 from sparring.components.evaluation import ties
 from sparring.components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
 from sparring.components.evaluation.measures import (
@@ -50,7 +50,7 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", version=2, refuses=_refuses)
+@Description(part="evaluation", version=2, refuses=_refuses, workers_read={"data": ("documents.parquet",)})
 def evaluate(
     out: Path,
     machine: Any,
@@ -96,7 +96,7 @@ def evaluate(
         best = best.filter(pc.is_in(best["query_id"], value_set=measured))
         summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
         summary["entropy_documents"] = entropy.documents
-    remarks = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
+    remarks = _short(measures, deepest, rows_in(data / "documents.parquet"))
     remarks += [ties.remark(pa.concat_tables(decided), values)]
     note = "\n".join(sentence for sentence in remarks if sentence)  # each is a separate remark
     return summary | ({"note": note} if note else {})

@@ -1,7 +1,7 @@
 """BM25: build a Lucene index of the documents and retrieve from it. Each worker runs Java in a child process."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,13 @@ class VectorIndexConfig(LuceneIndexConfig):
     """Store term vectors."""
 
 
-@Description(part="BM25")
+@Description(
+    part="BM25",
+    workers_read={
+        "data": ("documents.parquet",),
+        "out": ("index/_*", "index/segments*", "index/write.lock", "index/doc_ids.*", "part-*"),
+    },
+)
 def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
@@ -49,7 +55,11 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     query_ids_of(data, splits)
 
 
-@Description(part="BM25", version=2, refuses=_refuses)
+SEARCHED = {"data": ("documents.parquet",), "index": ("*",), "out": ("ranking.parquet/*",)}
+"""Files that only the workers read."""
+
+
+@Description(part="BM25", version=2, refuses=_refuses, workers_read=SEARCHED)
 def lucene_search(
     out: Path, machine: Machine, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
@@ -61,7 +71,7 @@ def lucene_search(
     return _searched(out, machine, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25", version=2, refuses=_refuses)
+@Description(part="BM25", version=2, refuses=_refuses, workers_read=SEARCHED)
 def lucene_feedback(
     out: Path,
     machine: Machine,
@@ -115,6 +125,8 @@ _NOTHING = Shard("ranking.parquet/00000000.parquet", 0, {"start": 0, "stop": 0})
 
 class _Retrieval:
     """A worker that ranks documents for runs of queries."""
+
+    on_demand: ClassVar = {"data": ("documents.parquet",)}
 
     def __init__(
         self,

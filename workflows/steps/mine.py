@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -159,7 +159,18 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     return False
 
 
-@Description(part="groups and negatives", makes="groups", version=2, refuses=_refuses)
+@Description(
+    part="groups and negatives",
+    makes="groups",
+    version=2,
+    refuses=_refuses,
+    workers_read={
+        "data": ("documents.parquet",),
+        "tokens": ("*",),
+        "ranking": ("*",),
+        "out": ("groups.parquet/*",),
+    },
+)
 def mine(
     out: Path,
     machine: Machine,
@@ -434,6 +445,12 @@ def _write_pool(data: Path, tokens: Path, ranking: Path | None, split: str, conf
 
 class _Mining:
     """A worker that samples groups. The first worker on a node reads the ranking for all."""
+
+    on_demand: ClassVar = {
+        "work": ("*",),
+        "data": ("documents.parquet",),
+        "tokens": ("*.ids.npy", "*.offsets.npy"),
+    }
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ QUERIES = 1024
 """Number of queries in one shard. It changes no result."""
 
 
-@Description(part="reranking by neighbours", version=2)
+@Description(part="reranking by neighbours", version=2, workers_read={"vectors": ("documents-*.npy",)})
 def rerank_by_neighbours(
     out: Path,
     machine: Machine,

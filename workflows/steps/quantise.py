@@ -30,7 +30,7 @@ def _refuses(retriever: Path) -> None:
         )
 
 
-@Description(part="search", droppable=("documents-*.npy",), refuses=_refuses)
+@Description(part="search", version=2, droppable=("documents-*.npy",), refuses=_refuses)
 def smaller_vectors(
     out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def smaller_vectors(
     settings = read_json(retriever / "model" / MODEL_CONFIG)
     quantiser = Quantiser.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")
     quantiser.save(out)
-    names = read_json(vectors / SHARDS)
-    work = [Shard(name, len(shard), {"file": name}) for name, shard in zip(names, shards, strict=True)]
+    lengths = read_json(vectors / SHARDS)
+    work = [Shard(name, length, {"file": name}) for name, length in lengths.items()]
     map_shards(
         _Shrinking,
         work,
@@ -56,12 +56,12 @@ def smaller_vectors(
         work=out,
         vectors=vectors,
     )
-    write_json(out / SHARDS, names)
-    size = sum((out / name).stat().st_size for name in names)
-    return {"documents": sum(map(len, shards)), "dimensions": quantiser.dimensions, "bytes": size}
+    write_json(out / SHARDS, lengths)
+    size = sum((out / name).stat().st_size for name in lengths)
+    return {"documents": sum(lengths.values()), "dimensions": quantiser.dimensions, "bytes": size}
 
 
-@Description(part="search")
+@Description(part="search", workers_read={"data": ("documents.parquet",), "vectors": ("documents-*.npy",)})
 def rescore(
     out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:

@@ -37,7 +37,11 @@ class RerankConfig(ScoreConfig):
     """Number of the split's judged queries to rerank, the same queries for every ranking. Null reranks all."""
 
 
-@Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=2)
+PAIRS = {"data": ("documents.parquet",), "tokens": ("*.ids.npy", "*.offsets.npy"), "ranker": ("*",)}
+"""Inputs that only the workers read."""
+
+
+@Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=2, workers_read=PAIRS)
 def score_groups(
     out: Path, machine: Machine, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def score_groups(
     return {"pairs": len(scores), **counted}
 
 
-@Description(part="scoring by the ranker", models="scoring", version=2)
+@Description(part="scoring by the ranker", models="scoring", version=2, workers_read=PAIRS)
 def rerank(
     out: Path,
     machine: Machine,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ from sparring.components.config import Config
 from sparring.components.data.groups import IdOrder, check_k
 from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKED, counts, notes, write_ranking_part
-from sparring.components.data.vectors import document_shards, read_query_ids, read_rows
-from sparring.components.files import read_json, remove, save_array, write_json
+from sparring.components.data.vectors import document_lengths, document_shards, read_query_ids, read_rows
+from sparring.components.files import read_json, save_array, write_json
 from sparring.components.retrieval import topk
 from sparring.components.retrieval.kind import (
     DEFAULT,
@@ -31,9 +31,10 @@ from sparring.components.retrieval.kind import (
 )
 from sparring.components.retrieval.kinds.dense import EF, PROBES
 from sparring.components.retrieval.quantised import Kind
-from sparring.workflows.distributed.indexing import build_index_files
+from sparring.workflows.distributed.indexing import build_index_files, on_gpu
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
 EF_CONSTRUCTION = 40
@@ -134,7 +135,7 @@ def _refuses_index(factory: str, kind: str) -> None:
     kind_named(kind).check_index(factory)
 
 
-@Description(part="search", droppable=("index.*",), refuses=_refuses_index)
+@Description(part="search", droppable=("index.*",), workers_read={"out": ("index.*", "part-*")}, refuses=_refuses_index)
 def build_index(
     out: Path,
     machine: Machine,
@@ -152,9 +153,11 @@ def build_index(
     """
     shards = document_shards(vectors)
     kind_named(kind).check_index(factory, shards[0])
-    index = VectorIndex(factory, ef_construction)
-    files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory)
-    return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
+    gpu = on_gpu(out, machine, kind_named(kind), factory)
+    index = VectorIndex(factory, ef_construction, gpu=gpu)
+    files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory, gpu=gpu)
+    made = transfer.made(out)
+    return {"documents": sum(map(len, shards)), "bytes": sum(made[file.name] for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
@@ -162,7 +165,17 @@ def _refuses(data: Path, k: int) -> None:
     check_k(k, data)
 
 
-@Description(part="search", version=2, refuses=_refuses)
+VECTORS = {
+    "data": ("documents.parquet",),
+    "vectors": ("documents-*.npy",),
+    "queries": ("queries.npy",),
+    "index": ("*",),
+    "out": ("found-*.npy", "sample-*.npy", "ranking.parquet/*"),
+}
+"""Files that only the workers read."""
+
+
+@Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
 def search(
     out: Path,
     machine: Machine,
@@ -183,13 +196,13 @@ def search(
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
-    documents, count = check_k(k, data), len(read_rows(queries / "queries.npy"))
+    documents, count = check_k(k, data), len(read_query_ids(queries))
     kind = kind_stored(vectors)
-    gpu = machine.cuda and (index is None or kind.index_on_gpu())
+    factory = config.index if index is not None else None
+    gpu = on_gpu(out, machine, kind, factory) if factory else machine.cuda
     workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
     cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
-    factory = config.index if index is not None else None
-    pieces = cut(count, files=kind.index_files(factory, len(document_shards(vectors))) if factory else [])
+    pieces = cut(count, files=kind.index_files(factory, documents) if factory else [])
     sampled = cut(min(config.sample, count), name="sample") if index and count else []
     parts = _parts(out, pieces)
     # A worker without a GPU writes the part of a block of queries itself if it searches all documents.
@@ -203,7 +216,8 @@ def search(
         "queries": str(queries),
         "k": k,
     }
-    if not all((out / part.file).exists() for part in parts):
+    made = transfer.made(out)
+    if not all(part.file in made for part in parts):
         counted = map_shards(
             _Searching,
             [piece._replace(file=part.file) for piece, part in zip(pieces, parts, strict=True)]
@@ -223,11 +237,11 @@ def search(
             write_json(out / TIMES, counted)
         if not whole:
             map_shards(_Merging, parts, unit="queries", exact=list(_blocks(out, sampled).values()), **options)
-    remove(out, "found-*.npy", "sample-*.npy", f"{ORDER}*")
+    transfer.remove(out, "found-*.npy", "sample-*.npy", f"{ORDER}*")
     return {"queries": count, **counts(out / FILE), **(_recall(out, k) if index else {})}
 
 
-@Description(part="search", version=2, refuses=_refuses)
+@Description(part="search", version=2, refuses=_refuses, workers_read=VECTORS)
 def candidates(
     out: Path,
     machine: Machine,
@@ -260,9 +274,9 @@ def _pieces(
     name: str = "found",
     files: Sequence[IndexFile] = (),
 ) -> list[Shard]:
-    """Cut the work into blocks of queries and runs of document shards. With an index, the runs are those that its files
-    cover. In exact search there are enough runs for every worker."""
-    lengths = [len(shard) for shard in document_shards(vectors)]
+    """Cut the work into blocks of queries and runs of document shards, enough for every worker. With an index, the runs
+    are the rows that its files cover."""
+    lengths = document_lengths(vectors)
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if files else cuts.queries
@@ -271,7 +285,7 @@ def _pieces(
     run = min(run, -(-len(lengths) // parts))
     whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]
     runs = whole or [(None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)]
-    begins = np.cumsum([0, *lengths]).tolist()
+    begins = range(documents + 1) if files else np.cumsum([0, *lengths]).tolist()
     pieces = []
     for start in range(0, max(1, queries), many):  # without queries, one part without rows
         for index, first, last in runs:
@@ -316,6 +330,10 @@ def _recall(out: Path, k: int) -> dict[str, Any]:
     return {**recall, **read_json(out / TIMES)}
 
 
+RANKS = {"work": ("*",), "data": ("documents.parquet",)}
+"""Files of `_Writer`'s arguments that tasks name, or of which it reads a part."""
+
+
 class _Writer:
     """Writes keys as a part of the ranking: with the documents' ids and rows, and without documents left out."""
 
@@ -352,6 +370,8 @@ class _Merging:
     a part, the part notes the share of the exact k best documents that the index found.
     """
 
+    on_demand: ClassVar = RANKS
+
     def __init__(self, *, threads: int, exact: list[list[str]], k: int, **ranking: str) -> None:
         self._writer, self._k = _Writer(k=k, **ranking), k
         lists = [keys for files in exact for keys in _merged(_opened(files), self._writer.most)]
@@ -380,6 +400,8 @@ def _opened(files: Iterable[str]) -> list[topk.Keys]:
 class _Searching:
     """A worker that finds the best documents for a block of queries, exactly in a run of document shards or with the
     index."""
+
+    on_demand: ClassVar = {**RANKS, "vectors": ("documents-*.npy",), "index": ("*",)}
 
     def __init__(
         self,
@@ -423,9 +445,11 @@ class _Searching:
 
     def _exact(self, queries: Rows, order: topk.Keys, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
+        documents = document_shards(self._vectors)[first:last]
+        transfer.download(*documents.paths)
         return self._kind.top_k(
             queries,
-            document_shards(self._vectors)[first:last],
+            documents,
             order,
             self._k,
             folder=self._vectors,
@@ -435,6 +459,7 @@ class _Searching:
 
     def _approximate(self, queries: Rows, order: topk.Keys, file: str) -> topk.Keys:
         if file not in self._opened:
+            transfer.download(self._index / file)
             self._opened[file] = self._kind.open_index(
                 self._index / file,
                 folder=self._vectors,

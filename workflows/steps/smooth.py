@@ -60,7 +60,7 @@ class SmoothConfig(SmoothingConfig):
     enough."""
 
 
-@Description(part="soft labels", version=2)
+@Description(part="soft labels", version=2, workers_read={"data": ("documents.parquet",)})
 def contexts(
     out: Path, machine: Machine, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True))
 
 
-@Description(part="soft labels", version=2)
+@Description(part="soft labels", version=2, workers_read={"vectors": ("documents-*.npy",)})
 def smooth(
     out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:

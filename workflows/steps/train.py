@@ -14,19 +14,25 @@ from sparring.workflows.distributed import oom
 from sparring.workflows.distributed.cluster import TrainPool
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.worker_group import train_together
-from sparring.workflows.store import attempts, transfer
+from sparring.workflows.store import attempts, cache, transfer
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
 
 def _undivided(config: TrainConfig, workers: int) -> str:
-    """Describe why workers cannot share a batch evenly. Return "" if they can."""
-    if config.batch % (workers * config.accumulate) == 0:
-        return ""
-    return (
-        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts. Use "
-        f"a multiple of {workers * config.accumulate}, or set train.workers in the profile (--cluster) to null"
-    )
+    """Describe why a batch cannot be divided into parts and shared by workers. Return "" if it can."""
+    rows, rest = divmod(config.batch, config.accumulate)
+    if rest:
+        return (
+            f"batch: {config.batch} rows cannot be divided into {config.accumulate} equal parts (accumulate). Use a "
+            f"multiple of {config.accumulate}."
+        )
+    if rows < workers:
+        return (
+            f"batch: {rows} rows at once (batch / accumulate) are too few for {workers} workers. Use at least "
+            f"{workers * config.accumulate}, or set train.workers in the profile (--cluster) to null."
+        )
+    return ""
 
 
 def _unsharded(objective: str, pool: TrainPool) -> str:
@@ -39,7 +45,7 @@ def _unsharded(objective: str, pool: TrainPool) -> str:
 
 def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
     """Refuse workers that cannot share a batch or a model."""
-    pool = machine.for_batch(config.batch // config.accumulate).cluster.train
+    pool = machine.for_batch(max(1, config.batch // config.accumulate)).cluster.train
     if wrong := _undivided(config, pool.workers or 1) or _unsharded(objective, pool):
         raise UserError(wrong)
 
@@ -49,6 +55,7 @@ def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
     modules=("objective",),
     models="training",
     carried=("state",),
+    workers_read={"*": ("*",), "out": ("model/*", "state/*", "checkpoints/*")},
     shows=(LOG,),
     refuses=_refuses,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
@@ -75,6 +82,7 @@ def train(
     share a schedule, `out/state` keeps the optimizer for the next one. `out/metrics.jsonl` has the losses.
     """
     _refuses(objective, config, machine)
+    chooses = machine.cluster.train.workers is None and not machine.cluster.train.shard
     machine = machine.for_batch(config.batch // config.accumulate)
     task = {
         "out": out,
@@ -88,20 +96,22 @@ def train(
         "config": config,
         "arguments": arguments,
         "machine": machine,
+        "choose_workers": chooses,
     }
     with oom.advise(oom.training_advice(machine)):
         if machine.cluster.mode == "inline":
             return work(task)
         summary = dict(train_together(work, task, machine, storage=out))
         shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train marks what it may write to
-    transfer.download(out, exact=True)
+    transfer.collect(out, exact=True)
     return summary
 
 
 @timed("start")
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """Train in one worker."""
-    return _trained(**transfer.localize(task))
+    with cache.holding():
+        return _trained(**transfer.localize(task, {"data": ("documents.parquet",)}))
 
 
 def _trained(
@@ -117,6 +127,7 @@ def _trained(
     config: TrainConfig,
     arguments: dict[str, Path | Config],
     machine: Machine,
+    choose_workers: bool,
 ) -> dict[str, Any]:
     """Train on this node's files. Return the summary."""
     import torch
@@ -166,6 +177,7 @@ def _trained(
             shard=profile.train.shard,
             gradient_checkpointing=profile.train.gradient_checkpointing,
             compile=profile.train.compile == "auto",
+            choose_workers=choose_workers,
         ),
     )
     if rank() == 0:

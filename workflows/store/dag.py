@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from functools import cache, cached_property
 from types import NoneType
 from typing import Any, Literal, TypeVar
@@ -71,6 +72,10 @@ class Description:
     carries: Mapping[str, Callable[[Mapping[str, Any]], bool]] = field(default_factory=dict)
     """Predicates, by the name of an input that the step may carry on from. A predicate gets all inputs and says whether
     the step reads the `carried` files of that artifact. Once the step is finished, nothing needs these files."""
+    workers_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Files (glob patterns) that only the step's workers read, by the name of the input whose artifact has them. `out`
+    stands for the step's own artifact, and `*` for all inputs that are not named. The step's own process leaves these
+    files on an object store and downloads all others."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
     refuses: Callable[..., None] | None = None
@@ -131,6 +136,16 @@ class Step:
         return files not in before.description.carried or any(
             self.inputs[name].fingerprint == before.fingerprint and does(self.inputs) for name, does in carries.items()
         )
+
+    def leaves(self, before: "Step", file: str) -> bool:
+        """Check whether only the step's workers read a file of an input's artifact, or of the step's own."""
+        read = self.description.workers_read
+        parts = [
+            read.get(name, read.get("*", ()))
+            for name, value in self.inputs.items()
+            if any(one.fingerprint == before.fingerprint for one in steps_in(value))
+        ]
+        return all(any(fnmatch(file, part) for part in of_input) for of_input in parts or [read.get("out", ())])
 
 
 def function_name(function: Function) -> str:

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparring.components.config import Damaged, UserError
 from sparring.components.files import nearest
-from sparring.workflows.store import leases, s3, transfer
+from sparring.workflows.store import cache, leases, s3, transfer
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import ETAGS, RECORD, Named, Store, among, is_made, read_record
 
@@ -22,6 +23,8 @@ def open_store(root: str | Path) -> Store:
         raise UserError(
             f"{root}: the store cannot be there, as {file} is a file; accepted: a folder, or s3://BUCKET/PREFIX"
         )
+    if s3.is_cached(path):
+        cache.limit_bytes()  # a mistake in it is known at once
     if not os.access(place := nearest(path), os.R_OK | os.X_OK):
         raise UserError(
             f"{root}: the store cannot be there, as {place} may not be read; accepted: another place (--store PLACE, "
@@ -57,6 +60,10 @@ class ObjectStore(Store):
 
     def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
         s3.in_parallel(lambda node: transfer.download(*(self.path(node) / part for part in parts or ("",))), nodes)
+
+    def fetch_inputs(self, node: Step, inputs: Sequence[Step] | None = None) -> None:
+        wanted = [*node.upstream, node] if inputs is None else inputs
+        s3.in_parallel(lambda one: transfer.download(self.path(one), leaves=partial(node.leaves, one)), wanted)
 
     def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
         return s3.in_parallel(lambda node: sum(self._remote_sizes(node, list(parts)).values()), nodes)

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from email.utils import parsedate_to_datetime
 from functools import wraps
 from importlib import metadata
@@ -41,12 +42,16 @@ Listing = dict[str, Any]
 # Paths
 
 
+def cache_root() -> Path:
+    """Return the directory of this node's cache of S3."""
+    return Path(os.environ.get("SPARRING_CACHE") or Path.home() / ".cache" / "sparring").absolute() / SCHEME
+
+
 def local_path(location: str | Path) -> Path:
     """Return the local path of a store or of a file in it: the path itself, or its place in this node's cache.
 
     No request is sent.
     """
-    cache = Path(os.environ.get("SPARRING_CACHE") or Path.home() / ".cache" / "sparring").absolute()
     if isinstance(location, str) and "://" in location:
         parts = urlsplit(location)
         if "@" in parts.netloc or parts.query or parts.fragment:
@@ -59,9 +64,9 @@ def local_path(location: str | Path) -> Path:
         prefix = [part for part in parts.path.split("/") if part]
         if ".." in prefix:
             raise UserError(f"--store {location}: a prefix without `..`; {ACCEPTED}")
-        return cache.joinpath(SCHEME, parts.netloc, *prefix)
+        return cache_root().joinpath(parts.netloc, *prefix)
     path = Path(location).absolute()
-    return cache.joinpath(SCHEME, object_path(path)) if is_cached(path) else path
+    return cache_root() / object_path(path) if is_cached(path) else path
 
 
 def is_cached(path: Path) -> bool:
@@ -151,12 +156,11 @@ def ray_storage(path: Path) -> dict[str, Any]:
 
 
 @_answered
-def listing(folder: Path) -> Listing:
-    """Return all objects below a folder, by their paths relative to it."""
-    prefix = object_path(folder)
-    return {
-        name.removeprefix(f"{prefix}/"): details for name, details in file_system().find(prefix, detail=True).items()
-    }
+def listing(folder: Path, prefix: str = "") -> Listing:
+    """Return the objects below a folder whose paths relative to it begin with a prefix, by these paths."""
+    place = object_path(folder)
+    found = file_system().find(place, detail=True, prefix=prefix)
+    return {name.removeprefix(f"{place}/"): details for name, details in found.items()}
 
 
 @_answered
@@ -174,6 +178,12 @@ def ages(folder: Path) -> dict[str, float]:
 def get_file(path: Path, to: Path) -> None:
     """Download the object of a path."""
     file_system().get_file(object_path(path), str(to))
+
+
+@_answered
+def open_file(path: Path) -> Any:
+    """Open an object for reading. Only what is read of it is downloaded."""
+    return file_system().open(object_path(path), "rb", cache_type="none")
 
 
 @_answered
@@ -255,9 +265,10 @@ def _condition_failed(error: BaseException) -> bool:
 
 
 def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call a function for all items, several at once. The first error is raised."""
+    """Call a function for all items, several at once, in this thread's context. The first error is raised."""
+    context = copy_context()
     with ThreadPoolExecutor(MAX_REQUESTS) as pool:
-        return list(pool.map(function, items))
+        return list(pool.map(lambda item: context.copy().run(function, item), items))
 
 
 def first_line(error: BaseException) -> str:

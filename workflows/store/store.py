@@ -118,6 +118,10 @@ class Store:
         """Make files of artifacts readable on this node: the named parts, or all. There is nothing to do in a
         directory."""
 
+    def fetch_inputs(self, node: Step, inputs: Sequence[Step] | None = None) -> None:
+        """Make what a step's own process reads readable on this node: of some inputs or of all, and of what earlier
+        attempts have left. There is nothing to do in a directory."""
+
     def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
         """Return the bytes of each artifact, or of its parts (glob patterns)."""
         return [sum(map(_size, self._files(node, parts or ["*"]))) for node in nodes]

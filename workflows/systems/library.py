@@ -16,7 +16,7 @@ from sparring.components.data.vectors import DocumentVectors
 from sparring.components.expansion import feedback
 from sparring.components.retrieval import lucene, quantised, topk
 from sparring.components.retrieval.kind import IndexOptions
-from sparring.components.retrieval.kinds.dense import INDEX
+from sparring.components.retrieval.kinds.dense import single_file
 from sparring.components.retrieval.kinds.lexical import LexicalStage
 from sparring.components.retrieval.stage import Nearest, RetrieverStage, Vectors, open_search
 from sparring.components.systems.config import SystemConfig
@@ -124,12 +124,13 @@ class Library:
             dense.retriever,
             *rounding.values(),
         )
-        nearest, vectors = self._index(dense, rows=plan.config.reads_vectors(name))
+        documents = self.documents(plan.deployment.data)
+        nearest, vectors = self._index(dense, len(documents.sorted), rows=plan.config.reads_vectors(name))
         if (by := dense.rescored_by) is not None:
             nearest = self._rescored(nearest, dense, by)
-        return LoadedRetriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
+        return LoadedRetriever(encoder, documents, nearest, vectors)
 
-    def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
+    def _index(self, dense: Dense, documents: int, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """Return the search of the step `search`: by the run's index, or exact. With `rows`, also return a function
         that reads vectors."""
         cuda, threads, search = self._options()["cuda"], self._threads, dense.search
@@ -149,7 +150,7 @@ class Library:
             )
         options = IndexOptions(search.probes, search.ef)
         nearest = self._once(
-            lambda: open_search(path, folder, search.index, options, threads=threads, cuda=cuda),
+            lambda: open_search(path, documents, folder, search.index, options, threads=threads, cuda=cuda),
             dense.index or dense.searched_vectors,
             "search",
             str(options),
@@ -186,7 +187,7 @@ def _ids_in(queries: Path, texts: Sequence[str]) -> list[str]:
 def _faiss(folder: Path, search: SearchConfig, threads: int) -> Any:
     from sparring.components.retrieval import index
 
-    return index.read(folder / INDEX, probes=search.probes, ef=search.ef, threads=threads, gpu=False)
+    return index.read(single_file(folder), probes=search.probes, ef=search.ef, threads=threads, gpu=False)
 
 
 def _reader(folder: Path) -> Vectors:

@@ -29,7 +29,8 @@ class Tuning(Config):
     seeds."""
     systems: Annotated[list[str], AfterValidator(distinct)] = Field(min_length=1)
     """Rows of the results, in the order in which a trial reaches them. The measure of the last row counts. After each
-    earlier row, the scheduler may stop the trial. If left out, it is the last row of the results."""
+    earlier row, and at validations of trainings, the scheduler may stop the trial. If left out, it is the last row of
+    the results."""
     split: str = "dev"
     """Split that the trials are measured on. The split of the experiment's results is not accepted."""
     goal: Literal["max", "min"] = "max"
@@ -38,11 +39,13 @@ class Tuning(Config):
     """Number of points sampled from the space, without the baseline. Each is combined with all grids."""
     search: Literal["random", "optuna"] = "random"
     """Sampling of points. `random`: at random. `optuna`: by Optuna's TPE, which learns from finished trials."""
-    scheduler: Literal["fifo", "asha"] = "fifo"
+    scheduler: Literal["fifo", "asha", "hyperband"] = "fifo"
     """`fifo` takes every trial to the last system. `asha`, asynchronous successive halving (Li et al., 2020), stops
-    trials that are behind."""
+    trials that are behind, after a system or during a training with `validate_on_dev`. `hyperband` is ASHA with
+    brackets: some trials are compared from the first validation, others only later or never."""
     reduction_factor: int = Field(3, ge=2)
-    """ASHA continues one of this many trials after each system."""
+    """The scheduler continues about one of this many trials each time that it compares them: after a system, and after
+    the 1st, the n-th, the n²-th validation of a training and so on, where n is this number."""
     seed: int = 0
     """Seed of the sampled points."""
     baseline: bool = True

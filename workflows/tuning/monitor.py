@@ -34,9 +34,12 @@ class Monitor:
 
     def announce(self, trial: Trial) -> None:
         """Print a line about a trial that has a new measure or has ended, and track its numbers."""
-        line = format_trial(self.table, trial)
-        print(f"{CLEAR}{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+        _print(format_trial(self.table, trial))
         self._track(trial)
+
+    def announce_wait(self, trial: Trial, wait: str) -> None:
+        """Print what a step of a trial waits for."""
+        _print(f"trial {trial.number}: {wait}")
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -85,3 +88,8 @@ class Monitor:
             return self.tuned.measure_steps(self.tuned.experiment(trial.point))
         except UserError:
             return []
+
+
+def _print(line: str) -> None:
+    """Print a line in place of the one about progress."""
+    print(f"{CLEAR}{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)

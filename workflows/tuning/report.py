@@ -70,9 +70,11 @@ def format_trial(table: TrialTable, trial: Trial) -> str:
     baseline = "as it is: " if not trial.point else ""
     if trial.state == "failed":
         outcome = f"failed: {trial.reason}"
-    else:
+    elif trial.measures:
         outcome = f"{table.measure} {trial.measures[-1]:.3f} of {table.systems[len(trial.measures) - 1]}"
         outcome += ", stopped" if trial.state == "stopped" else ""
+    else:
+        outcome = "stopped at a validation"
     return f"trial {trial.number}: {outcome}  ({baseline}{values})"
 
 

@@ -44,7 +44,7 @@ def _frozen(optuna: Any, trial: Trial, space: Space, distributions: dict[str, An
         params={name: _encoded(values, trial.values[name]) for name, values in space.items()},
         distributions=distributions,
         value=trial.measures[-1] if state is states.COMPLETE else None,
-        intermediate_values=dict(enumerate(trial.measures)),
+        intermediate_values=dict(trial.rungs),
     )
 
 

@@ -1,16 +1,30 @@
-"""Run trials in a session of Ray Tune, whose ASHA stops trials that are behind.
+"""Run trials in a session of Ray Tune, whose schedulers stop trials that are behind.
 
-The table keeps all that must last; nothing that Tune saves is read again. A trial that an earlier run of the command
-has finished starts again in Tune, only to report the measures of the table at once.
+The table keeps all that must last; nothing that Tune saves is read again. The trials that an earlier run of the command
+has finished are not run: the scheduler is told what the table has of them.
+
+A trial asks Ray for the memory of its own processes and for no CPU: they plan and wait. Its steps ask for the
+processors of their workers, each for what it uses, when they run. So a trial that waits, or runs a step that needs
+little, keeps nothing from the others, and no trial holds a part of what it needs while it waits for the rest. A
+placement group for all steps of a trial would hold its GPUs while it builds an index, and Ray Train takes none: it
+makes its own. The number of trials at once comes from what is free (`capacity`).
 """
 
 import shutil
+import sys
+import time
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from sparring.components.rng import keyed_rng
+from sparring.workflows.distributed import nodes
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.tuning.config import TunedExperiment
+from sparring.workflows.tuning.rungs import list_rungs
 from sparring.workflows.tuning.search_space import Point
 from sparring.workflows.tuning.trials import State, Trial, TrialTable
 
@@ -24,33 +38,27 @@ def run_trials(
     draws: int,
     draw: Callable[[], Point],
     concurrent: int,
+    memory: float,
     retries: int,
+    wait_seconds: float,
     on_change: Callable[[Trial], None],
+    on_wait: Callable[[Trial, str], None],
 ) -> None:
     """Run the unfinished trials of the table, and then `draws` more with points from `draw`, `concurrent` at a time.
 
-    Each trial calls `function(trial, task)` in a process. `on_change` gets a trial after each measure and at its end.
+    Each trial calls `function(trial, task)` in a process that asks for `memory` bytes. `on_change` gets a trial after
+    each measure and at its end, and `on_wait` what one of its steps waits for. StepFailed if no trial could start for
+    `wait_seconds`.
     """
     from ray import tune
-    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-    tuning = tuned.tuning
-    # ASHA compares trials with the finished ones, so it must see these first.
-    finished = [trial for trial in table.trials if trial.finished and tuning.scheduler == "asha"]
-    queue = [*finished, *(trial for trial in table.trials if not trial.finished)]
+    queue = [trial for trial in table.trials if not trial.finished]
     folder = (table.folder / "ray").absolute()
     shutil.rmtree(folder, ignore_errors=True)
-    scheduler = (
-        ASHAScheduler(**halving(len(table.systems), tuning.reduction_factor))
-        if tuning.scheduler == "asha"
-        else FIFOScheduler()
-    )
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(function, task=task), {"CPU": 0.01}),
+        tune.with_resources(tune.with_parameters(function, task=task), {"memory": memory}),
         tune_config=tune.TuneConfig(
-            metric="value",
-            mode=tuning.goal,
-            scheduler=scheduler,
+            scheduler=make_scheduler(table, tuned),
             num_samples=len(queue) + draws,
             max_concurrent_trials=concurrent,
             search_alg=_searcher(tuned, table, queue, draw),
@@ -60,7 +68,7 @@ def run_trials(
             name="trials",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[_callback(table, on_change)],
+            callbacks=[_callback(table, on_change, on_wait, Start(memory, wait_seconds))],
             failure_config=tune.FailureConfig(max_failures=retries),
         ),
     )
@@ -76,18 +84,87 @@ def run_trials(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def halving(systems: int, factor: int) -> dict[str, Any]:
-    """Choose the arguments of an ASHA that compares trials after each system but the last.
+class Start:
+    """The wait of trials of which none has started because no node has memory for one."""
 
-    ASHA compares trials when their time is a power of the factor. `time_of` a system is one, and the time of a trial is
-    over after its last system.
+    def __init__(self, memory: float, wait_seconds: float) -> None:
+        self._memory, self._seconds, self._since, self._announced = memory, wait_seconds, 0.0, False
+
+    def check(self, trials: list[Any]) -> None:
+        """Say what trials wait for. RuntimeError if the wait takes too long."""
+        states = {trial.status for trial in trials}
+        if "RUNNING" in states or "PENDING" not in states or not self._no_room():
+            self._since = 0.0
+            return
+        now = time.monotonic()
+        self._since = self._since or now
+        wanted = f"{self._memory / 2**30:.1f} GiB of memory"
+        if now - self._since > self._seconds:
+            raise RuntimeError(
+                f"no node had {wanted} free for a trial within {self._seconds:.0f} s (wait_seconds in the profile). "
+                "Repeat the command when the other work is done."
+            )
+        if now - self._since > min(nodes.SAY_SECONDS, self._seconds) and not self._announced:
+            self._announced = True
+            print(
+                f"waiting for {wanted} of one node, at most {self._seconds:.0f} s (wait_seconds in the profile): other "
+                "work on the cluster holds it",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _no_room(self) -> bool:
+        """Check whether Ray has a place for no trial. A trial that has one may still be starting its process."""
+        from ray.util import placement_group_table
+
+        groups = [
+            group for group in placement_group_table().values() if group["bundles"] == {0: {"memory": self._memory}}
+        ]
+        return bool(groups) and not any(group["state"] == "CREATED" for group in groups)
+
+
+def make_scheduler(table: TrialTable, tuned: TunedExperiment) -> Any:
+    """Build the scheduler, and tell it how the finished trials of the table have done.
+
+    A trial's bracket depends on the tuning's seed and the trial's number alone, so that a resumed tuning stops the
+    trials that it would have stopped without the interruption.
     """
-    return {"time_attr": "time", "max_t": 0.75 * time_of(max(2, systems), factor), "reduction_factor": factor}
+    from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+
+    class Halving(AsyncHyperBandScheduler):
+        def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+            """Choose a bracket as Ray does, but by a keyed random number."""
+            sizes = np.array([len(bracket._rungs) for bracket in self._brackets])
+            weights = np.exp(sizes - sizes.max())
+            rng = keyed_rng(tuning.seed, "bracket", trial.config["number"])
+            self._trial_info[trial.trial_id] = self._brackets[rng.choice(len(sizes), p=weights / weights.sum())]
+
+    tuning = tuned.tuning
+    if tuning.scheduler == "fifo":
+        return FIFOScheduler()
+    rungs, factor = len(list_rungs(tuned, {})), tuning.reduction_factor
+    brackets = 1 if tuning.scheduler == "asha" else rungs
+    scheduler = Halving(metric="value", mode=tuning.goal, brackets=brackets, **halving(rungs, factor))
+    for trial in [trial for trial in table.trials if trial.finished]:
+        told = SimpleNamespace(trial_id=f"earlier {trial.number}", config={"number": trial.number})
+        scheduler.on_trial_add(None, told)
+        for rung, value in trial.rungs:
+            scheduler.on_trial_result(None, told, {"time": time_of(rung + 1, factor), "value": value})
+    return scheduler
 
 
-def time_of(system: int, factor: int) -> int:
-    """Compute the time, in ASHA's sense, at which a trial reaches its n-th system, counted from 1."""
-    return int(factor ** (system - 1))
+def halving(rungs: int, factor: int) -> dict[str, Any]:
+    """Choose the arguments of a scheduler that compares trials at each rung but the last.
+
+    It compares trials when their time is a power of the factor. `time_of` a rung is one, and the time of a trial is
+    over at its last rung.
+    """
+    return {"time_attr": "time", "max_t": 0.75 * time_of(max(2, rungs), factor), "reduction_factor": factor}
+
+
+def time_of(rung: int, factor: int) -> int:
+    """Compute the time, in the scheduler's sense, at which a trial reaches its n-th rung, counted from 1."""
+    return int(factor ** (rung - 1))
 
 
 def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], draw: Callable[[], Point]) -> Any:
@@ -109,10 +186,8 @@ def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], dra
             return {
                 "number": trial.number,
                 "point": trial.point,
-                "measures": list(trial.measures),
                 "seconds": trial.seconds,
                 "steps": trial.steps,
-                "finished": trial.finished,
             }
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
@@ -130,7 +205,9 @@ def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], dra
     return Queue()
 
 
-def _callback(table: TrialTable, on_change: Callable[[Trial], None]) -> Any:
+def _callback(
+    table: TrialTable, on_change: Callable[[Trial], None], on_wait: Callable[[Trial, str], None], start: Start
+) -> Any:
     """Build the callback that writes what trials report into the table."""
     from ray import tune
 
@@ -138,23 +215,27 @@ def _callback(table: TrialTable, on_change: Callable[[Trial], None]) -> Any:
         def __reduce__(self) -> Any:
             return _placeholder()
 
+        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            start.check(trials)
+
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            if not trial.config["finished"]:
-                self._row(trial).state = "running"
-                table.save()
+            self._row(trial).state = "running"
+            table.save()
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
-            if trial.config["finished"]:
-                return
             row = self._row(trial)
             row.seconds = round(result.get("seconds", row.seconds), 2)
             row.steps = result.get("steps", row.steps)
-            if "failed" in result:
+            if "rung" in result and result["rung"] not in dict(row.rungs):  # a trial that is retried reports again
+                row.rungs.append((result["rung"], result["value"]))
+            if "waiting" in result:
+                on_wait(row, result["waiting"])
+            elif "failed" in result:
                 self._end(row, "failed", result["failed"])
-            elif "value" in result and result["systems"] > len(row.measures):
-                row.measures.append(result["value"])
+            elif "measure" in result and result["systems"] > len(row.measures):
+                row.measures.append(result["measure"])
                 if len(row.measures) == len(table.systems):
                     self._end(row, "done")
                 else:

@@ -36,11 +36,17 @@ class Trial:
     """Reason of a failure."""
     artifacts: list[str] = field(default_factory=list)
     """Names of the artifacts behind its measures. `clean` of another run keeps them."""
+    rungs: list[tuple[int, float]] = field(default_factory=list)
+    """Numbers of the rungs at which it was compared, with the values: of a validation, or of a system's measure."""
 
     @property
     def finished(self) -> bool:
         """The trial needs no more work. A failed trial runs again when the command is repeated."""
         return self.state in ("stopped", "done")
+
+    def wait(self) -> None:
+        """Let the trial run again. It reads from the store what it has reached, and is compared by that anew."""
+        self.state, self.reason, self.rungs = "waiting", "", []
 
 
 @dataclass
@@ -74,9 +80,12 @@ class TrialTable:
                 f"{folder / TRIALS}: not JSON ({error}). Delete the file: the trials' artifacts stay."
             ) from None
         try:
-            trials = [Trial(**trial) for trial in fields.pop("trials")]
+            trials = [
+                Trial(**{**trial, "rungs": [(int(rung), float(value)) for rung, value in trial.get("rungs", [])]})
+                for trial in fields.pop("trials")
+            ]
             return cls(folder=folder, trials=trials, **fields)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{folder / TRIALS}: not a table of trials ({error}). Delete the file: the trials' artifacts stay."
             ) from None
@@ -92,7 +101,7 @@ class TrialTable:
         self.trials, self.earlier = earlier.trials, earlier.earlier
         for trial in self.trials:
             if not trial.finished:
-                trial.state, trial.reason = "waiting", ""
+                trial.wait()
 
     def cut(self, count: int) -> None:
         """Keep only the first `count` trials."""

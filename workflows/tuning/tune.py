@@ -1,8 +1,8 @@
 """Tune a recipe with Ray Tune. A trial is the experiment with changed values, up to the measures of some systems.
 
-A trial itself needs no CPU: its process runs steps as a driver does, and the steps ask Ray for processors. A step that
-trials share runs once, because the store has one place for it, with a lock. The store and `trials.json` hold all state
-of a tuning. So repeat the command to resume; `run` can finish a trial that was stopped.
+A trial itself needs no CPU: its process runs steps as a driver does, and the steps ask Ray for processors (`session`).
+A step that trials share runs once, because the store has one place for it, with a lock. The store and `trials.json`
+hold all state of a tuning. So repeat the command to resume; `run` can finish a trial that was stopped.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from sparring.workflows.stages.config import EvaluateConfig
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import report
-from sparring.workflows.tuning.capacity import concurrent_trials, machine_capacity
+from sparring.workflows.tuning.capacity import concurrent_trials, driver_memory, machine_capacity
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
 from sparring.workflows.tuning.first_trials import fixed_trials
 from sparring.workflows.tuning.monitor import Monitor
@@ -80,7 +80,7 @@ def _take_measures(tuned: TunedExperiment, table: TrialTable, store: Store) -> N
         if trial.measures:
             stored = measures(tuned, trial, store)
             if len(stored) < len(trial.measures):
-                trial.state = "waiting"
+                trial.wait()
             trial.measures = stored
 
 
@@ -132,8 +132,11 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
                 draws=draws,
                 draw=lambda: draw(optuna, table, tuning.space, tuning.seed),
                 concurrent=concurrent,
+                memory=driver_memory(),
                 retries=cluster.retries,
+                wait_seconds=cluster.wait_seconds,
                 on_change=monitor.announce,
+                on_wait=monitor.announce_wait,
             )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparring.components.compute.gather import gather, max_over_workers, rank
+from sparring.components.compute.gather import first_row, gather, of_workers
 from sparring.components.data.batches import Batch
 from sparring.components.models.text_encoder import Similarity
 from sparring.components.scores import Block, Blocks, Scores
@@ -100,7 +100,7 @@ def batch_scores(
 
     def document_mined() -> Block:
         keys = _candidate_keys(batch).where(batch.target <= 0, -1).flatten()
-        negatives = _gather(keys, max_over_workers(len(keys), keys.device))
+        negatives = gather(keys, of_workers(len(keys)))
         mined = torch.isin(whole.keys, negatives[negatives >= 0]) if duplicates == "mask" else negatives >= 0
         return Block(by.score(mine, columns.vectors), columns.where & (columns.target <= 0) & mined)
 
@@ -156,8 +156,8 @@ class _Whole(NamedTuple):
 
 
 def _whole(documents: Tensor, batch: RetrieverBatch) -> _Whole:
-    rows = max_over_workers(len(documents), documents.device)
-    return _Whole(gather(documents, rows=rows), _gather(batch.document_keys, rows), rank() * rows)
+    counts = of_workers(len(documents))
+    return _Whole(gather(documents, counts), gather(batch.document_keys, counts), first_row(counts))
 
 
 class _Columns(NamedTuple):
@@ -179,10 +179,10 @@ def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
 def _of_candidates(whole: _Whole, batch: RetrieverBatch) -> _Columns:
     """Make a column for each candidate of each row."""
     places = (batch.columns + whole.start).where(batch.where, -1).flatten()
-    count = max_over_workers(len(places), places.device)
-    everywhere = _gather(places, count)
+    counts = of_workers(len(places))
+    everywhere = gather(places, counts)
     texts = _Texts(_at(whole.keys, everywhere))
-    positions = rank() * count + torch.arange(len(places), device=places.device).view_as(batch.columns)
+    positions = first_row(counts) + torch.arange(len(places), device=places.device).view_as(batch.columns)
     repeated = texts.spread(_candidate_keys(batch), batch.target)
     target = torch.zeros_like(repeated).scatter_(1, positions, batch.target * batch.where)
     where = texts.real & ~(texts.hold(batch.relevant_keys) & (repeated <= 0))
@@ -209,17 +209,14 @@ class _Rows(NamedTuple):
 
 
 def _rows(queries: Tensor, whole: _Whole, targeted: Tensor, batch: RetrieverBatch) -> _Rows:
-    count, width = (
-        max_over_workers(len(queries), queries.device),
-        max_over_workers(batch.relevant_keys.shape[1], queries.device),
-    )
-    places = _gather((targeted + whole.start).where(targeted >= 0, -1), count)
+    counts, width = of_workers(len(queries)), max(of_workers(batch.relevant_keys.shape[1]))
+    places = gather((targeted + whole.start).where(targeted >= 0, -1), counts)
     targeted_keys = batch.document_keys[targeted.clamp_min(0)].where(targeted >= 0, -1)
-    query_texts, document_texts = _Texts(_gather(batch.query_keys, count)), _Texts(_at(whole.keys, places))
+    query_texts, document_texts = _Texts(gather(batch.query_keys, counts)), _Texts(_at(whole.keys, places))
     relevant = torch.nn.functional.pad(batch.relevant_keys, (0, width - batch.relevant_keys.shape[1]), value=-1)
-    positions = rank() * count + torch.arange(len(queries), device=queries.device)
+    positions = first_row(counts) + torch.arange(len(queries), device=queries.device)
     return _Rows(
-        queries=gather(queries, rows=count),
+        queries=gather(queries, counts),
         documents=whole.vectors[places.clamp_min(0)],
         query_texts=query_texts,
         document_texts=document_texts,
@@ -227,7 +224,7 @@ def _rows(queries: Tensor, whole: _Whole, targeted: Tensor, batch: RetrieverBatc
         same_query=batch.query_keys.unsqueeze(1) == query_texts.keys,
         same_document=targeted_keys.unsqueeze(1) == document_texts.keys,
         wanted=document_texts.hold(batch.relevant_keys),
-        wants_mine=_Texts(targeted_keys).hold(_gather(relevant, count)).T,
+        wants_mine=_Texts(targeted_keys).hold(gather(relevant, counts)).T,
     )
 
 
@@ -240,11 +237,6 @@ def _targeted(batch: RetrieverBatch) -> Tensor:
     """Return the position of each row's document with the highest target: (Q,). -1 if the row has no target."""
     most_targeted = batch.target.masked_fill(~batch.where, 0.0).max(-1, keepdim=True)
     return batch.columns.gather(1, most_targeted.indices).where(most_targeted.values > 0, -1).squeeze(1)
-
-
-def _gather(numbers: Tensor, rows: int) -> Tensor:
-    """Gather keys or positions of all workers. Missing values and the padding of workers with fewer rows are -1."""
-    return gather(numbers + 1, rows=rows) - 1
 
 
 def _at(keys: Tensor, places: Tensor) -> Tensor:

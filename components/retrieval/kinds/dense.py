@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from sparring.components.models.dual_encoder import DualEncoder
 
 INDEX = "index.faiss"
-"""The file of a FAISS index over all documents: parts of it would not find what the whole finds."""
+"""The file of a FAISS index over all documents."""
+GRAPH = 2**24
+"""Maximum number of documents in one graph. FAISS cannot merge graphs, so larger collections have several, each in a
+file (`index.0000000000.faiss` ...). A query is searched for in all of them."""
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
 """Texts for which an exported retriever is compared with ours."""
 APART = 1e-4
@@ -99,7 +102,7 @@ class DenseStage(RetrieverStage):
 
         quantiser = quantised.read(rows)
         if index is not None:
-            opened = indexes.read(index / INDEX, probes=search.probes, ef=search.ef, threads=threads, gpu=False)
+            opened = indexes.read(single_file(index), probes=search.probes, ef=search.ef, threads=threads, gpu=False)
         elif quantiser is not None and quantiser.vectors == "int8":
             opened = indexes.of_int8(quantiser.scale or [], document_shards(rows))
         else:
@@ -113,7 +116,9 @@ class DenseStage(RetrieverStage):
         from sparring.components.retrieval import index
 
         path = folder / self.index
-        opened = index.read(path, threads=threads, gpu=cuda and not rows)
+        opened = index.read(path, threads=threads, gpu=False)
+        if cuda and not rows and index.built_for_gpus() and index.fits_a_gpu(opened):
+            opened = index.to_gpu(opened)
         if opened.ntotal != documents:
             raise Damaged(f"{path}: {opened.ntotal} vectors, and the system has {documents} documents", path)
         cut = partial(quantised.cut, dimensions=self.dimensions, normalize=self.normalize)
@@ -121,10 +126,21 @@ class DenseStage(RetrieverStage):
         return nearest, index.reader(opened) if rows else None
 
 
+def single_file(folder: Path) -> Path:
+    """Return the one file of a FAISS index. UserError if the index has several."""
+    if not (folder / INDEX).exists() and (several := list(folder.glob("index.*.faiss"))):
+        raise UserError(
+            f"search.index: it has {len(several)} graphs, which FAISS cannot merge into one file; accepted: an index "
+            f"that FAISS can merge, such as IVF4096,PQ64, or at most {GRAPH:,} documents"
+        )
+    return folder / INDEX
+
+
 class Dense(RetrieverKind):
     """One vector a text (`components.models.dual_encoder`)."""
 
     config = DualEncoderConfig
+    trains = True
     stage = DenseStage
 
     def model(self) -> type[DualEncoder]:
@@ -219,9 +235,25 @@ class Dense(RetrieverKind):
             size, looks = item + 8, cells + documents * min(1.0, PROBES / cells)
         return IndexShape(factory, size, looks, products, sample, f"search.index: {_fitting(documents, memory)}")
 
-    def index_files(self, factory: str, files: int) -> list[IndexFile]:
-        """Build one index over all documents."""
-        return [IndexFile(INDEX, 0, files)]
+    def index_files(self, factory: str, documents: int) -> list[IndexFile]:
+        """Build one index over all documents, or several graphs over very many."""
+        whole = IndexFile(INDEX, 0, documents)
+        if documents <= GRAPH or self.merges(factory):
+            return [whole]
+        return whole.cut(GRAPH, "index.{:010d}.faiss")
+
+    def merges(self, factory: str) -> bool:
+        """Check whether FAISS can merge such indexes."""
+        from sparring.components.retrieval import index
+
+        return index.merges(factory)
+
+    def train_index(self, path: Path, documents: Sequence[Rows], index: VectorIndex, *, threads: int) -> None:
+        """Write an empty FAISS index that was trained on a sample of the documents."""
+        from sparring.components.retrieval.index import train, write
+
+        shards = cast(Sequence[npt.NDArray], documents)
+        write(train(index.factory, shards, threads=threads, gpu=index.gpu), path)
 
     def build_index(
         self,
@@ -236,8 +268,14 @@ class Dense(RetrieverKind):
         from sparring.components.retrieval.index import build, write
 
         shards = cast(Sequence[npt.NDArray], documents)
-        options = {"threads": threads, "ef_construction": index.ef_construction}
-        write(build(index.factory, shards, on_added=on_added, **options), path)
+        options = {name: value for name, value in vars(index).items() if name != "factory"}
+        write(build(index.factory, shards, threads=threads, on_added=on_added, **options), path)
+
+    def merge_index(self, path: Path, parts: Sequence[Path], index: VectorIndex) -> None:
+        """Merge FAISS indexes."""
+        from sparring.components.retrieval.index import merge, write
+
+        write(merge(parts), path)
 
     def open_index(
         self, path: Path, *, folder: Path, options: IndexOptions, threads: int, gpu: bool
@@ -256,11 +294,11 @@ class Dense(RetrieverKind):
 
         return search
 
-    def index_on_gpu(self) -> bool:
-        """Check whether this build of FAISS can use GPUs."""
+    def index_on_gpu(self, factory: str) -> bool:
+        """Check whether this build of FAISS has such an index on GPUs."""
         from sparring.components.retrieval import index
 
-        return index.built_for_gpus()
+        return index.on_gpu(factory)
 
 
 def _fitting(documents: int, memory: float) -> str:

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import numpy as np
 import pyarrow.parquet as pq
 
+from sparring.components.data.tables import rows_in
 from sparring.components.files import read_json, write_json
 from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.kind import IndexFile, IndexKind, IndexShape
@@ -38,19 +40,37 @@ class LuceneIndex:
 
 
 class Texts:
-    """A collection's documents, read some at a time."""
+    """Some consecutive documents of a collection, read some at a time."""
 
-    def __init__(self, table: Path) -> None:
-        self._table, self._rows = table, int(pq.read_metadata(table).num_rows)
+    def __init__(self, table: Path, rows: range) -> None:
+        self._table, self._rows = table, rows
+
+    @classmethod
+    def of(cls, table: Path) -> Self:
+        """Open all documents of a table."""
+        return cls(table, range(rows_in(table)))
 
     def __len__(self) -> int:
         """Count the documents."""
-        return self._rows
+        return len(self._rows)
+
+    def __getitem__(self, rows: slice) -> Self:
+        """Take some of the documents. The step of `rows` must be 1."""
+        return type(self)(self._table, self._rows[rows])
 
     def batches(self) -> Iterator[tuple[list[str], int]]:
         """Yield documents in the format of `lucene.IndexWriter.add`, and how many of them are blank."""
         with pq.ParquetFile(self._table) as file:
-            for batch in file.iter_batches(DOCUMENTS_AT_ONCE, columns=["doc_id", "title", "text"]):
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            group = int(np.searchsorted(ends, self._rows.start, side="right"))
+            groups, stop = list(range(group, len(ends))), int(ends[group - 1]) if group else 0
+            columns = ["doc_id", "title", "text"]
+            for rows in file.iter_batches(DOCUMENTS_AT_ONCE, row_groups=groups, columns=columns):
+                start, stop = stop, stop + len(rows)
+                if start >= self._rows.stop:
+                    return
+                first = max(start, self._rows.start)
+                batch = rows.slice(first - start, self._rows.stop - first) if first < stop else rows.slice(0, 0)
                 doc_ids, titles, texts = (column.to_pylist() for column in batch.columns)
                 bodies = [lucene.contents(title, text) for title, text in zip(titles, texts, strict=True)]
                 yield lucene.as_json(doc_ids, bodies), sum(not body.strip(BLANK) for body in bodies)
@@ -137,7 +157,7 @@ class Lexical(IndexKind):
 
     def documents(self, folder: Path) -> Sequence[Texts]:
         """Open a collection's table of documents."""
-        return [Texts(folder / "documents.parquet")]
+        return [Texts.of(folder / "documents.parquet")]
 
     def index_shape(
         self, factory: str, documents: int, width: float, *, ef_construction: int = 0, memory: float = math.inf
@@ -145,9 +165,13 @@ class Lexical(IndexKind):
         """Estimate half a byte a character and 30 bytes a document. Lucene reads the index from disk."""
         return IndexShape(factory, 30 + 0.5 * width, float(documents))
 
-    def index_files(self, factory: str, files: int) -> list[IndexFile]:
+    def index_files(self, factory: str, documents: int) -> list[IndexFile]:
         """Build one index over all documents, because BM25 weighs a word by its documents in the whole collection."""
-        return [IndexFile(lucene.INDEX, 0, files)]
+        return [IndexFile(lucene.INDEX, 0, documents)]
+
+    def merges(self, factory: str) -> bool:
+        """Merge parts. A merged index counts words over the whole collection."""
+        return True
 
     def build_index(
         self,
@@ -170,11 +194,25 @@ class Lexical(IndexKind):
                     blank += blanks
                     on_added(len(batch))
         lucene_ids.write(path)
+        self._finish(path, index, total, blank, added)
+
+    def merge_index(self, path: Path, parts: Sequence[Path], index: LuceneIndex) -> None:
+        """Merge parts into an index of one segment, as fast to search as any. RuntimeError if a document is lost."""
+        lucene.merge_indexes(path, parts)
+        lucene_ids.merge(path, parts)
+        details = [read_details(part) for part in parts]
+        documents, blank = (sum(part[name] for part in details) for name in ("documents", "blank"))
+        self._finish(path, index, documents, blank, documents - blank)
+
+    def _finish(self, path: Path, index: LuceneIndex, documents: int, blank: int, added: int) -> None:
+        """Count the documents of an index, and describe it."""
         with closing(self.open_index(path, analysis=index.analysis, config=BM25Config(), threads=1)) as searcher:
             indexed = len(searcher)
-        if not indexed == added == total - blank:
-            raise RuntimeError(f"Lucene indexed {indexed} of {total - blank} documents; its messages are in the log")
-        details = {"documents": total, "blank": blank, "analysis": index.analysis.model_dump(mode="json")}
+        if not indexed == added == documents - blank:
+            raise RuntimeError(
+                f"Lucene indexed {indexed} of {documents - blank} documents; its messages are in the log"
+            )
+        details = {"documents": documents, "blank": blank, "analysis": index.analysis.model_dump(mode="json")}
         write_json(path / ABOUT, details)
 
     def open_index(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import math
 import os
 import shutil
 import weakref
@@ -23,14 +22,16 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from sparring.components.compute import chunking
 from sparring.components.compute import gather as gather_module
-from sparring.components.compute.gather import gather, max_over_workers, sum_gradients, sum_over_workers, workers
+from sparring.components.compute.gather import first_row, gather, of_first, of_workers, sum_over_workers, workers
 from sparring.components.data.batches import to_device
 from sparring.components.objectives.parts.scoring import batch_scores
-from sparring.components.training import loop, sharding
+from sparring.components.training import efficiency, loop, sharding
 from sparring.components.training.adafactor import Adafactor
+from sparring.components.training.gradient_sums import GradientSums, divided
 from sparring.components.training.gradients import autocast
 from sparring.components.training.loop import Execution, train
 from sparring.components.training.objective import ObjectiveInputs, make_objective
+from sparring.components.training.prepared import Batches
 from sparring.components.training.self_check import SelfCheckError
 from sparring.components.training.state import TrainingState
 from tests.support import toy
@@ -54,6 +55,22 @@ RUNS: dict[str, dict[str, Any]] = {
         "piece": 40,
         "recompute": True,
         "clip": 0.05,
+    },
+    "an odd batch": {"losses": [BATCH, GROUP], "batch": 7, "clip": 0.05},
+    "an odd batch, sharded, in pieces, recomputed": {
+        "losses": [BATCH, {**SIMLM, "duplicates": "count"}],
+        "table": "repeats",
+        "batch": 5,
+        "shard": True,
+        "piece": 40,
+        "recompute": True,
+    },
+    "two views and edits of an odd batch, with BatchNorm": {
+        "kind": "diffcse",
+        "table": "data",
+        "dev": "data",
+        "batch": 5,
+        "losses": [{**BATCH, "options": {"temperature": 0.5}}, {**EDITS, "over": "discriminator"}],
     },
     "same tower": {
         "losses": [
@@ -319,7 +336,8 @@ def everything(places: dict[str, str], out: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         made = objective(places, options.get("table", "rows"), options, config.losses)
         keep = Keeping(made, place / f"gradients-{rank}.safetensors")
-        loop._update(made, keep, config, TrainingState(), seed=1, rate=0.0, device=CPU)
+        with GradientSums(made) as sums, Batches(made, config, seed=1, device=CPU) as batches:
+            loop._update(made, keep, config, TrainingState(), batches, sums, seed=1, rate=0.0, device=CPU)
 
         if "stop" in options and workers() > 1:
             with pytest.raises(Interrupted):
@@ -342,6 +360,7 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     small_adafactor(rank, Path(out))
     held(rank, places, Path(out))
     apart(rank, places, Path(out))
+    choosing(rank, places, Path(out))
     broken(rank, places, Path(out))
     made = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
     batch = to_device(made.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
@@ -435,10 +454,37 @@ def apart(rank: int, places: dict[str, str], out: Path) -> None:
             (place / "said.txt").write_text(str(error))
 
 
+def choosing(rank: int, places: dict[str, str], out: Path) -> None:
+    """A training of which the first worker alone is worth while. What each worker returned lies beside it."""
+    config = config_of({"losses": [BATCH], "clip": 0.05})
+    (place := out / "chosen").mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efficiency, "_seconds", lambda *_, **__: 1.0)  # the second worker brings nothing
+        summary = train(
+            objective(places, "rows", {}, config.losses),
+            config,
+            out=place,
+            seed=1,
+            start=None,
+            device=CPU,
+            dev=None,
+            save_seconds=-1.0,
+            on_update=lambda update, note: None,
+            execution=Execution(choose_workers=True),
+        )
+    (out / f"chosen-{rank}.json").write_text(json.dumps(summary))
+    assert workers() == 2  # for the next training
+    assert efficiency.efficient_workers(objective(places, "rows", {}, config.losses), config, seed=1, device=CPU) <= 2
+
+
 def broken(rank: int, places: dict[str, str], out: Path) -> None:
     """What the check before the first update says where the backward pass of the gather scales, as public code does."""
     real = gather_module._Gather.backward
-    gather_module._Gather.backward = staticmethod(lambda ctx, gradient: real(ctx, gradient) / workers())
+
+    def scaled(ctx: Any, gradient: torch.Tensor) -> Any:
+        return real(ctx, gradient)[0] / workers(), None
+
+    gather_module._Gather.backward = staticmethod(scaled)
     config = config_of({"losses": [BATCH]})
     try:
         train(
@@ -461,23 +507,22 @@ def broken(rank: int, places: dict[str, str], out: Path) -> None:
 def small(rank: int, out: Path) -> None:
     """What the functions of `components.compute.gather` give, worker by worker."""
     local = torch.arange(1.0, 3.0 + rank).reshape(-1, 1).requires_grad_()  # 2 rows here, 3 there
-    rows = max_over_workers(len(local), CPU)
-    whole = gather(local, rows=rows)
+    counts = of_workers(len(local))
+    whole = gather(local, counts)
     weight = torch.arange(float(len(whole))).reshape(-1, 1) * (rank + 1)
     (whole * weight).sum().backward()
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    idle = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.tensor([1.0, 2.0]) * (rank + 1)
-    if rank == 1:
-        idle.grad = torch.ones(1)
-    unused = torch.nn.Parameter(torch.zeros(3))
-    sum_gradients([parameter, unused, idle])
-    assert unused.grad is None  # with two workers as with one: an optimizer would decay it
+    model = torch.nn.ParameterDict({"used": torch.zeros(2), "unused": torch.zeros(3), "idle": torch.zeros(1)})
+    parameter, idle = model["used"], model["idle"]
+    with GradientSums(model) as sums, sums.last_pass():
+        ((parameter * torch.tensor([1.0, 2.0])).sum() * (rank + 1) + (idle.sum() if rank == 1 else 0.0)).backward()
+    assert model["unused"].grad is None  # with two workers as with one: an optimizer would decay it
     assert parameter.grad is not None
     assert idle.grad is not None
     assert local.grad is not None
     found = {
-        "rows": rows,
+        "counts": counts,
+        "first": first_row(counts),
+        "of first": of_first(7 + rank),
         "whole": whole.flatten().tolist(),
         "gradient": local.grad.flatten().tolist(),
         "total": sum_over_workers(torch.tensor([1.0 + rank, 10.0])).tolist(),
@@ -663,6 +708,14 @@ def test_workers_that_see_different_checkpoints_do_not_train(both: dict[int, Pat
         assert not (both[2] / f"missing-{rank}" / "model").exists()
 
 
+def test_workers_that_are_not_worth_while_leave_the_training_to_the_others(both: dict[int, Path]) -> None:
+    """The first worker alone does what one process does, to the bit."""
+    summaries = [json.loads((both[2] / f"chosen-{rank}.json").read_text()) for rank in (0, 1)]
+    assert summaries[0]["workers"] == 1
+    assert summaries[1] == {}
+    assert_same(both[2] / "chosen", both[1] / "over the batch")
+
+
 def test_a_gather_of_the_wrong_scale_stops_every_worker_before_the_first_step(both: dict[int, Path]) -> None:
     for rank in (0, 1):
         said = (both[2] / f"broken-{rank}.txt").read_text()
@@ -684,10 +737,9 @@ def test_the_workers_hold_uneven_numbers_of_documents_and_each_text_counts_once(
     parts = [load_file(both[2] / f"scores-{rank}.safetensors") for rank in (0, 1)]
     counts = [len(part["documents"]) for part in parts]
     assert counts[0] < counts[1]
-    longest = max(counts)
-    keys = torch.cat([torch.cat([p["documents"], torch.full((longest - len(p["documents"]),), -1)]) for p in parts])
+    keys = torch.cat([part["documents"] for part in parts])
     for part in parts:
-        assert part["student"].shape == (4, 2 * longest)
+        assert part["student"].shape == (4, len(keys))
         first: dict[int, int] = {}
         for column, key in enumerate(keys.tolist()):
             if key == -1 or key in first:
@@ -702,13 +754,15 @@ def test_the_workers_hold_uneven_numbers_of_documents_and_each_text_counts_once(
 
 
 def test_what_gathering_gives_each_worker(both: dict[int, Path]) -> None:
-    """Rows 1 2 of the first and 1 2 3 of the second, padded to three; the losses weigh row i with i and with 2 i,
-    so the gradient of row i is 3 i, wherever it came from."""
+    """Rows 1 2 of the first and 1 2 3 of the second; the losses weigh row i with i and with 2 i, so the gradient of row
+    i is 3 i, wherever it came from."""
     a, b = (json.loads((both[2] / f"small-{rank}.json").read_text()) for rank in (0, 1))
-    assert a["rows"] == b["rows"] == 3
-    assert a["whole"] == b["whole"] == [1, 2, 0, 1, 2, 3]
+    assert a["counts"] == b["counts"] == [2, 3]
+    assert (a["first"], b["first"]) == (0, 2)
+    assert a["of first"] == b["of first"] == 7
+    assert a["whole"] == b["whole"] == [1, 2, 1, 2, 3]
     assert a["gradient"] == [0, 3]
-    assert b["gradient"] == [9, 12, 15]
+    assert b["gradient"] == [6, 9, 12]
     assert a["total"] == b["total"] == [3, 20]
     assert a["summed"] == b["summed"] == [3, 6]
     assert a["idle"] == b["idle"] == [1]  # a parameter that only one worker used
@@ -718,18 +772,21 @@ def test_what_gathering_gives_each_worker(both: dict[int, Path]) -> None:
 def test_alone_nothing_is_gathered() -> None:
     local = torch.ones(2, 3, requires_grad=True)
     assert workers() == 1
-    assert gather(local, rows=5) is local
-    assert max_over_workers(4, CPU) == 4
+    assert gather(local, [2]) is local
+    assert of_workers(4) == [4]
+    assert of_first(4) == 4
     assert sum_over_workers(local).requires_grad is False
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    sum_gradients([parameter])
-    assert parameter.grad is None
+    model = torch.nn.Linear(1, 1)
+    with GradientSums(model) as sums, sums.last_pass():
+        model(torch.ones(1)).sum().backward()
+    assert [float(p.grad.sum()) for p in model.parameters() if p.grad is not None] == [1.0, 1.0]
 
 
 def test_large_parameters_are_summed_in_several_buffers() -> None:
-    from sparring.components.compute.gather import _buckets
-
-    sizes = [3, 4, 2, 9, 1]
-    buckets = _buckets([torch.zeros(size) for size in sizes], limit=6)
+    buckets = divided([torch.nn.Parameter(torch.zeros(size)) for size in (3, 4, 2, 9, 1)], limit=6)
     assert [[len(p) for p in bucket] for bucket in buckets] == [[3], [4, 2], [9], [1]]
-    assert not math.isnan(sum(float(p.sum()) for bucket in buckets for p in bucket))
+
+
+def test_weights_of_different_precisions_are_summed_in_different_buffers() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(2, dtype=kind)) for kind in (torch.float32, torch.bfloat16)]
+    assert [[p.dtype for p in bucket] for bucket in divided(weights, limit=6)] == [[torch.float32], [torch.bfloat16]]

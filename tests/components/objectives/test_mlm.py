@@ -14,11 +14,10 @@ from sparring.components.config import UserError
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.models.masked_language_model import MaskedLanguageModel
 from sparring.components.objectives.parts.config import MaskedLanguageModelingConfig
-from sparring.components.training.gradients import add_gradients
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts
-from tests.support.trainings import visits
+from tests.support.trainings import gradients, visits
 
 
 def test_the_loss_is_hugging_faces(pretraining: Artifacts) -> None:
@@ -40,7 +39,7 @@ def test_texts_of_which_nothing_is_masked_teach_nothing(pretraining: Artifacts) 
         VARIANTS["mlm"], masking=MaskedLanguageModelingConfig(average="tokens", rate=1e-9)
     )
     inputs: dict[str, Any] = {"parts": 1, "seed": 1, "update": 0, "device": torch.device("cpu"), "precision": "fp32"}
-    losses, _ = add_gradients(objective, visits(range(4)), **inputs)
+    losses = gradients(objective, visits(range(4)), **inputs)
     assert set(losses.values()) == {0.0}
 
 

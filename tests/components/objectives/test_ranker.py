@@ -10,11 +10,10 @@ import torch
 
 from sparring.components.objectives.ranker import Ranker
 from sparring.components.training.config import HardestConfig
-from sparring.components.training.gradients import add_gradients
 from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.errors import refused
-from tests.support.trainings import checked, visits
+from tests.support.trainings import checked, gradients, visits
 
 ROWS = [
     {"query_id": "q0", "doc_ids": ["d0", "d5", "d6"], "teacher": [3.0, 2.0, 1.0]},
@@ -170,7 +169,7 @@ def test_choosing_takes_no_gradient_away(objective: Any, precision: str, recompu
     ranker = objective(ROWS, keep=2, losses=R_DROP, max_tokens=40, recompute=recompute)
     ranker.train()
     device = torch.device("cpu")
-    add_gradients(ranker, visits([0, 1, 2]), parts=1, seed=1, update=0, device=device, precision=precision)
+    gradients(ranker, visits([0, 1, 2]), parts=1, seed=1, update=0, device=device, precision=precision)
     matrices = [value.grad for value in ranker.parameters() if value.ndim > 1]
     assert all(gradient is not None and gradient.any() for gradient in matrices)
 
@@ -187,7 +186,7 @@ def test_the_gradient_of_many_pieces_in_bf16_is_as_right_as_that_of_one(objectiv
     def gradient(max_tokens: int, precision: str) -> torch.Tensor:
         ranker = objective(rows, max_tokens=max_tokens, recompute=recompute).eval()
         among = visits(range(len(rows)))
-        add_gradients(ranker, among, parts=1, seed=1, update=0, device=device, precision=precision)
+        gradients(ranker, among, parts=1, seed=1, update=0, device=device, precision=precision)
         return torch.cat([one.grad.flatten() for name, one in ranker.named_parameters() if ".layer" in name])
 
     wanted = gradient(100_000, "fp32")

@@ -207,21 +207,19 @@ def test_padding_of_other_workers_never_counts() -> None:
         teacher=None,
     )
 
-    def gathered(local: torch.Tensor, *, rows: int) -> torch.Tensor:
-        """As if a second worker held one document, of a text that this one has too, and was padded to three."""
-        if local.ndim == 1:
-            return torch.cat([torch.tensor([7 + 1, 0, 0]), local])
-        return torch.cat([torch.full((3, 2), 5.0), local])
+    def gathered(local: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """As if an earlier worker held one document, of a text that this one has too."""
+        return torch.cat([torch.tensor([7]) if local.ndim == 1 else torch.full((1, 2), 5.0), local])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "gather", gathered)
         scores: Scores = batch_scores(queries, documents, batch)
-    # Columns: the other's 7, its padding twice, then our 4, 7, 9. The text 7 counts at its first place.
+    # Columns: the other's 7, then our 4, 7, 9. The text 7 counts at its first place.
     assert scores.where.tolist() == [
-        [True, False, False, True, False, False],  # 9 is known to be relevant to the first query
-        [True, False, False, True, False, True],
+        [True, True, False, False],  # 9 is known to be relevant to the first query
+        [True, True, False, True],
     ]
-    assert scores.target.tolist() == [[0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1]]
+    assert scores.target.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
 
 
 def test_a_target_lands_on_the_first_column_of_its_text() -> None:
@@ -237,7 +235,7 @@ def test_a_target_lands_on_the_first_column_of_its_text() -> None:
         teacher=None,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "gather", lambda local, *, rows: torch.cat([local, local]))
+        patch.setattr(scoring, "gather", lambda local, counts: torch.cat([local, local]))
         scores = batch_scores(torch.ones(1, 2), torch.ones(2, 2), batch)
     assert scores.target.tolist() == [[0, 1, 0, 0]]
     assert scores.where.tolist() == [[True, True, False, False]]

@@ -58,7 +58,7 @@ def test_it_is_known_what_faiss_has_on_a_gpu(factory):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("factory", [*KINDS, *sorted(ON_A_GPU - set(KINDS))])
+@pytest.mark.parametrize("factory", sorted(ON_A_GPU))
 def test_every_kind_finds_on_a_gpu_what_it_finds_on_a_processor(vectors, factory, tmp_path):
     if not index.built_for_gpus():
         pytest.skip("FAISS has no GPU")

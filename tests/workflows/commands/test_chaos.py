@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 
-from sparring.workflows.chaos import victims
+from sparring.workflows.chaos import joined, victims
 from sparring.workflows.chaos.killer import Broken, Kill, Killer, Run
 from sparring.workflows.command_line import main
 from sparring.workflows.commands.chaos import table
+from sparring.workflows.distributed.cluster import Cluster, TrainPool
 from tests.support import tiny
-from tests.support.tiny import Said
+from tests.support.tiny import ROOT, Said
 
 
 def slow_run(store: Path, status: int) -> None:
@@ -105,6 +112,142 @@ def test_what_cannot_be_is_refused(words: list[str], says: str, tmp_path: Path, 
 def test_a_store_on_s3_is_refused(said: Said) -> None:
     assert main(["--store", "s3://bucket/prefix", "chaos"]) == 2
     assert "--store s3://bucket/prefix: chaos tries stores in directories" in said()[1]
+
+
+# A cluster that was joined
+
+
+@contextmanager
+def processes(*jobs: str) -> Iterator[list[int]]:
+    """Processes of this one, as of a raylet, each of a job of Ray's; "" is of none."""
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "ray::Waiting"]
+    clean = {name: value for name, value in os.environ.items() if name != joined.JOB}
+    environments = [{**clean, **({joined.JOB: job} if job else {})} for job in jobs]
+    running = [subprocess.Popen(command, env=one, stdin=-1, stdout=-1) for one in environments]
+    try:
+        for one in running:
+            assert one.stdout is not None
+            one.stdout.readline()
+        yield [one.pid for one in running]
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()
+
+
+def test_the_processes_of_a_run_on_this_machine_are_found_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(victims.VICTIMS, "waiting", victims.Victim(("ray::", "Waiting"), 1))
+    with processes("", "") as running:
+        assert {process.pid for process in victims.find(os.getpid(), "waiting")} == set(running)
+        assert victims.find(os.getpid(), victims.HEAD) == []
+    assert [process.pid for process in victims.find(os.getpid(), victims.DRIVER)] == [os.getpid()]
+
+
+def test_a_node_names_only_the_processes_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(joined.RAYLET, str(os.getpid()))
+    with processes("01000000", "02000000", joined.NO_JOB, "") as running:
+        found = joined.look("01000000", "02000000")
+        assert [process for process, _, _ in found.processes] == running[:1]
+        assert "ray::Waiting" in found.processes[0][2]
+        assert found.raylet[0] == os.getpid()
+        assert not found.others
+        assert joined.look("01000000", "07000000").others
+
+
+def test_a_process_is_killed_and_not_its_successor() -> None:
+    with processes("01000000") as (running,):
+        started = psutil.Process(running).create_time()
+        assert not joined.kill_process(running, started - 1)
+        assert psutil.Process(running).is_running()
+        assert joined.kill_process(running, started)
+    assert not joined.kill_process(running, started)
+
+
+class Nodes:
+    """A Ray cluster of a head and two nodes with two CPUs each."""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        found = [("head", {"node:__internal_head__": 1.0, "CPU": 2.0}), ("one", {"CPU": 2.0}), ("other", {"CPU": 2.0})]
+        return [
+            {"Alive": True, "NodeID": name, "NodeManagerAddress": f"10.0.0.{number}", "Resources": resources}
+            for number, (name, resources) in enumerate(found)
+        ]
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_job_id=lambda: "02000000")
+
+
+@pytest.mark.parametrize(
+    ("workers", "foreign", "driver", "killed"),
+    [
+        (1, "", "", {"one", "other"}),
+        (4, "", "", {"one", "other"}),
+        (5, "", "", set()),
+        (1, "one", "", {"other"}),
+        (1, "", "10.0.0.2", {"one"}),
+        (1, "", "10.0.0.0", {"one", "other"}),
+    ],
+)
+def test_a_node_that_others_use_or_that_is_needed_is_spared(
+    workers: int, foreign: str, driver: str, killed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job has a worker on a node, or its driver; the head's machine may have drivers, and is never killed."""
+    jobs = [{"JobID": "01000000", "DriverPid": 7, "DriverIPAddress": "10.0.0.0"}]
+    jobs += [{"JobID": "03000000", "DriverPid": 8, "DriverIPAddress": driver}] if driver else []
+    mine = [(11, 1.0, "ray::RayTrainWorker"), (12, 1.0, "ray::IDLE")]
+    monkeypatch.setattr(joined, "ray_session", lambda cluster: Nodes())
+    monkeypatch.setattr(joined, "_jobs", lambda: jobs)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.0")
+    monkeypatch.setattr(joined, "_on", lambda node, *_: joined.OnNode(mine, (99, 1.0, ""), node == foreign))
+    finder = joined.Finder(Cluster(address="auto", device="cpu", train=TrainPool(workers=workers)))
+    assert {target._node for target in finder.find(7, victims.NODE)} == killed
+    assert [target._process for target in finder.find(7, "train worker")] == [11] * 3
+    assert finder.find(12345, "train worker") == []  # it has not joined yet
+
+
+TENANT = """
+import ray
+ray.init(log_to_driver=False, logging_level="ERROR")
+class Tenant:
+    def ready(self): return 7
+held = ray.remote(num_cpus=1)(Tenant).remote()
+print(ray.get(held.ready.remote()), flush=True)
+input()
+print(ray.get(held.ready.remote()), flush=True)
+"""
+
+JOINED = f"""
+import os, subprocess, sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1}})
+for _ in range(2):
+    cluster.add_node(num_cpus=2)
+cluster.wait_for_nodes()
+os.environ["RAY_ADDRESS"] = cluster.address
+other = subprocess.Popen([sys.executable, "-c", {TENANT!r}], stdin=-1, stdout=-1, text=True)
+assert other.stdout.readline() == "7\\n"
+from sparring.workflows.command_line import main
+status = main(sys.argv[1:])
+said, _ = other.communicate("\\n")
+cluster.shutdown()
+sys.exit(status if said == "7\\n" else 7)
+"""
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(1800)
+def test_nothing_is_lost_on_a_cluster_that_was_joined(tmp_path: Path) -> None:
+    """Workers of all its nodes, and a node, are killed; another program on the cluster notices nothing."""
+    profile = {**tiny.INLINE, "mode": "ray", "address": "auto", "device": "cpu", "max_tokens_per_pass": 4096}
+    cluster = tiny.write(tmp_path / "cluster.yaml", {**profile, "wait_seconds": 120})
+    words = ["--store", str(tmp_path / "store"), "chaos", "--kills", "6", "--cluster", str(cluster)]
+    command = [sys.executable, "-c", JOINED, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kinds = re.findall(r"^ +\d+/\d+  ([\w ]+) killed ", done.stdout, re.M)
+    assert len(kinds) == 6
+    assert set(kinds) - {victims.DRIVER}
+    assert done.stdout.endswith("nothing lost, nothing wrong\n")
 
 
 @pytest.mark.kill

@@ -212,7 +212,7 @@ def test_a_wrong_key_or_value_changes_nothing(
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
         ("start retriever", "retriever.model=package:no-such-model", r"the package 'no_such_model' is not installed"),
         ("start retriever", "retriever.layers=3", r"layers: got 3, but the model has 2 layers. Use 1 to 2"),
-        ("retriever", "train.batch=3", r"batch: 3 rows cannot be shared evenly among 1 workers in 2 parts"),
+        ("retriever", "train.batch=3", r"batch: 3 rows cannot be divided into 2 equal parts"),
     ],
 )
 def test_a_mistake_that_shows_while_running_is_one_line(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparring.components import progress
 from sparring.components.config import UserError
 from sparring.workflows.distributed import java
 from sparring.workflows.distributed.java import InChild
@@ -24,6 +25,8 @@ class Works:
             raise UserError("no such index")
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
+        progress.report(3)
+        progress.report(4)
         if self._how == "exit":
             os._exit(7)
         if self._how == "mistake":
@@ -50,6 +53,13 @@ def process_of(tmp_path: Path, *, threads: int = 1, how: str = "") -> int:
     child({}, tmp_path / "file")
     child.close()
     return int((tmp_path / "file").read_text())
+
+
+def test_progress_of_the_child_is_heard_here(tmp_path: Path) -> None:
+    units: list[int] = []
+    with progress.listening(units.append):
+        process_of(tmp_path)
+    assert units == [3, 4]
 
 
 @pytest.mark.parametrize(

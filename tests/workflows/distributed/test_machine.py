@@ -158,17 +158,15 @@ def test_null_is_a_worker_for_each_core_or_gpu() -> None:
     ("profile", "gpus", "rows", "expected"),
     [
         ({"train": {"workers": None}}, 8, 64, 8),
-        ({"train": {"workers": None}}, 6, 64, 4),
-        ({"train": {"workers": None}}, 3, 64, 2),
+        ({"train": {"workers": None}}, 6, 64, 6),
         ({"train": {"workers": None}}, 16, 8, 8),
-        ({"train": {"workers": None}}, 5, 7, 1),
         ({"train": {"workers": None}}, 0, 64, 1),
         ({"train": {"workers": 3}}, 8, 64, 3),
         ({"train": {"workers": None}, "mode": "inline"}, 1, 64, 1),
         ({}, 8, 64, 1),
     ],
 )
-def test_training_takes_as_many_gpus_as_divide_the_batch(
+def test_training_takes_as_many_gpus_as_there_are_rows(
     profile: dict[str, Any], gpus: int, rows: int, expected: int
 ) -> None:
     found = replace(GPUS, cluster=Cluster.model_validate(profile), gpus=float(gpus))

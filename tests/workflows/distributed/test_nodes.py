@@ -15,6 +15,7 @@ from sparring.workflows.distributed import nodes
 from sparring.workflows.distributed.cluster import Cluster, TrainPool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.store.dag import StepFailed
 
 
 @pytest.fixture
@@ -148,11 +149,33 @@ def test_nodes_that_start_late_are_asked_for_and_waited_for(
 
 
 def test_the_wait_has_an_end(requests: list[Any]) -> None:
+    """With fewer GPUs than asked for, the check of the machine says what is accepted."""
     ray = Growing(0, 8, labels={"ray.io/node-group": "workers"})
     nodes.wait_for_nodes(ray, SIXTEEN)
     assert ray.size == 8
     assert requests == [[{"GPU": 1}] * 16, []]
     assert 600 <= nodes.time.monotonic() <= 610
+
+
+@pytest.mark.parametrize(
+    ("device", "advice"), [("cuda", r"\."), ("auto", r", or write `device: cpu` in the profile\.")]
+)
+def test_no_run_takes_cpus_because_gpus_came_late(requests: list[Any], device: Any, advice: str) -> None:
+    """On a cluster that may start nodes, `device: auto` asks for a GPU too."""
+    ray = Growing(0, labels={"ray.io/node-group": "head"})
+    says = (
+        r"^the cluster has no GPU, and none came in 600 s \(wait_seconds in the profile\)\. .* start such nodes"
+        + advice
+    )
+    with pytest.raises(StepFailed, match=says):
+        nodes.wait_for_nodes(ray, Cluster(device=device, train=TrainPool(workers=None), wait_seconds=600))
+    assert requests == [[{"GPU": 1.0}], []]
+
+
+def test_a_training_on_part_of_a_gpu_asks_for_that_part(requests: list[Any]) -> None:
+    ray = Growing(0, 0, 1, labels={"ray.io/node-group": "head"})
+    nodes.wait_for_nodes(ray, Cluster(device="auto", train=TrainPool(workers=1, gpus=0.25), wait_seconds=600))
+    assert requests == [[{"GPU": 0.25}], []]
 
 
 def test_a_cluster_to_which_nothing_adds_nodes_is_not_waited_for(

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from sparring.components.config import UserError
-from sparring.workflows.distributed import oom, worker_group
+from sparring.workflows.distributed import oom, resources
 from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.shards import Shard, map_shards
@@ -144,7 +144,7 @@ def test_a_training_is_retried_only_after_errors_that_may_pass(
     task = {"kind": kind, "log": str(tmp_path / "log")}
     with pytest.raises(error, match=f"^{re.escape(says)}"):
         train_together(workers.failing, task, machine, storage=tmp_path)
-    worker_group.shut_down()
+    resources.end_warm()
     assert begun(tmp_path) == times
 
 

@@ -27,6 +27,20 @@ def test_leaving_ray_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert "ray" not in sys.modules
 
 
+@pytest.mark.parametrize(("address", "watches"), [(None, False), ("auto", True)])
+def test_a_training_watches_for_nodes_that_a_cloud_takes_away(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, watches: bool
+) -> None:
+    """Ray Train does by default. On one machine no node goes, and its process would only cost time."""
+    variable = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
+    monkeypatch.setenv(variable, "")
+    monkeypatch.delenv(variable)  # so that the variable is removed after the test
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    session.ray_session(Cluster(address=address))
+    assert (os.environ.get(variable) is None) == watches
+    assert variable not in session.SETTINGS
+
+
 # The token
 
 

@@ -140,6 +140,7 @@ def test_a_process_keeps_its_worker_until_its_map_is_over(out: Path) -> None:
     assert closed.read_text().splitlines()[-1] == "closed"
     assert process._filler is None
     process.begin("another map", arguments)
+    process.finish("a map")  # which threads may do after they have begun another one
     assert process.fill("another map", third.file, third.task).failure == ""
     process.finish("another map")
     assert closed.read_text().count("closed") == 2

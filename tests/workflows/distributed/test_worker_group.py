@@ -8,15 +8,18 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from sparring.workflows.distributed import ray_train, worker_group
-from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed import ray_train, resources
+from sparring.workflows.distributed.cluster import TrainPool
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.distributed.machine import Machine
+from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.task_queue import Failure, TaskQueue
 from sparring.workflows.distributed.worker_group import train_together
@@ -30,10 +33,10 @@ def play(scene: Any) -> Any:
 
 def test_a_task_is_done_when_every_worker_has_done_it() -> None:
     async def scene() -> None:
-        queue = TaskQueue(workers=2)
+        queue = TaskQueue()
         given = asyncio.ensure_future(queue.give({"updates": 1}))
-        assert await queue.take(0, rank=0) == await queue.take(0, rank=1) == (1, {"updates": 1})
-        again = asyncio.ensure_future(queue.take(1, rank=0))
+        assert await queue.take(0, rank=0, workers=2) == await queue.take(0, rank=1, workers=2) == (1, {"updates": 1})
+        again = asyncio.ensure_future(queue.take(1, rank=0, workers=2))
         await queue.done(1, "trained", [], rank=0)
         await asyncio.sleep(0)
         assert not given.done()  # the other may still need its neighbour
@@ -52,13 +55,13 @@ def test_a_task_is_done_when_every_worker_has_done_it() -> None:
 
 def test_a_worker_that_starts_again_takes_the_open_task_and_the_start_counts() -> None:
     async def scene() -> None:
-        queue = TaskQueue(workers=1)
+        queue = TaskQueue()
         given = asyncio.ensure_future(queue.give({}))
-        await queue.take(0, rank=0)
-        assert await queue.take(0, rank=0) == (1, {})
+        await queue.take(0, rank=0, workers=1)
+        assert await queue.take(0, rank=0, workers=1) == (1, {})
         await queue.done(1, "at last", [], rank=0)
         assert await given == ("at last", [], 2, None)
-        late = asyncio.ensure_future(queue.take(0, rank=0))
+        late = asyncio.ensure_future(queue.take(0, rank=0, workers=1))
         await asyncio.sleep(0)
         assert not late.done()  # a task that is done does not start again
         await queue.close()
@@ -69,15 +72,15 @@ def test_a_worker_that_starts_again_takes_the_open_task_and_the_start_counts() -
 
 def test_a_task_that_one_worker_gives_up_is_over_and_the_next_one_is_not() -> None:
     async def scene() -> None:
-        queue = TaskQueue(workers=2)
+        queue = TaskQueue()
         given = asyncio.ensure_future(queue.give({}))
-        await queue.take(0, rank=0)
+        await queue.take(0, rank=0, workers=2)
         await queue.done(1, "of one alone", [], rank=0)
         why = Failure("there is no such model", False, "a traceback")
         await queue.give_up(1, why)
         assert (await given)[3] == why
         given = asyncio.ensure_future(queue.give({}))
-        assert await queue.take(1, rank=0) == (2, {})
+        assert await queue.take(1, rank=0, workers=2) == (2, {})
         await queue.give_up(1, why)  # of a task that is over
         for rank in (0, 1):
             await queue.done(2, "done", [], rank=rank)
@@ -103,7 +106,94 @@ def test_workers_may_take_as_long_to_start_as_the_nodes(
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     monkeypatch.setenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR, "")
     monkeypatch.delenv(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR)
-    assert ray_train.fit(None, ray_train.GroupSpec(print, 1, 0, 0.0, wait_seconds), tmp_path) is None
+    monkeypatch.setattr(ray_train, "living_nodes", lambda: {"node"})
+    assert ray_train.fit(None, ray_train.GroupSpec(print, 1, 0, 0.0, wait_seconds, least=1), tmp_path) is None
+
+
+def test_a_task_is_done_when_the_workers_that_are_left_have_done_it() -> None:
+    """Ray Train starts fewer workers after a node is lost."""
+
+    async def scene() -> None:
+        queue = TaskQueue()
+        given = asyncio.ensure_future(queue.give({}))
+        for rank in (0, 1):
+            await queue.take(0, rank=rank, workers=2)
+        assert await queue.take(0, rank=0, workers=1) == (1, {})
+        await queue.done(1, "alone", [], rank=0)
+        assert await given == ("alone", [], 2, None)
+
+    play(scene())
+
+
+def test_workers_without_a_task_end_unless_one_is_promised() -> None:
+    async def scene() -> None:
+        queue = TaskQueue(idle_seconds=0.05)
+        given = asyncio.ensure_future(queue.give({}))
+        await queue.take(0, rank=0, workers=1)
+        await queue.done(1, "done", [], rank=0)
+        await given
+        promised = asyncio.ensure_future(queue.take(1, rank=0, workers=1))
+        await asyncio.sleep(0.2)  # longer than the workers stay
+        assert not promised.done()
+        given = asyncio.ensure_future(queue.give({}))
+        assert await promised == (2, {})
+        await queue.done(2, "done", [], rank=0)
+        await given
+        await queue.release()
+        assert await queue.take(2, rank=0, workers=1) is None
+        assert not await queue.claim()
+
+    play(scene())
+
+
+class Nodes:
+    """A cluster that loses nodes while Ray Train works, and what its `fit` then raises."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *fits: tuple[str, Exception | None]) -> None:
+        self.living, self.fits = {"head", "one", "other"}, list(fits)
+        monkeypatch.setattr(ray_train, "living_nodes", lambda: set(self.living))
+        monkeypatch.setattr(ray_train, "NOTICE_SECONDS", 0.1)
+        monkeypatch.setattr(ray_train, "_fit", self._fit)
+
+    def _fit(self, *_: Any) -> Exception | None:
+        lost, error = self.fits.pop(0)
+        self.living -= {lost}
+        return error
+
+
+def lost_worker() -> Exception:
+    from ray.train import WorkerGroupError
+
+    failures = {0: RuntimeError("Connection closed by peer"), 1: RuntimeError("The actor died: its node has died.")}
+    return WorkerGroupError("lost", failures)
+
+
+SPEC = ray_train.GroupSpec(print, 2, 0, 0.0, 60, least=1)
+
+
+def test_a_lost_node_costs_no_retry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There are none: each loss would be one too many."""
+    nodes = Nodes(monkeypatch, ("one", lost_worker()), ("other", lost_worker()), ("", None))
+    assert ray_train.fit(None, SPEC, tmp_path) is None
+    assert nodes.fits == []
+
+
+def test_a_start_that_waits_for_a_lost_node_costs_no_retry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from ray.train import ControllerError
+
+    nodes = Nodes(monkeypatch, ("one", ControllerError(RuntimeError("no room"))), ("", None))
+    assert ray_train.fit(None, SPEC, tmp_path) is None
+    assert nodes.fits == []
+
+
+def test_a_crash_costs_a_retry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether its process died or it raised an error, and also if a node is lost with the error."""
+    from ray.train import WorkerGroupError
+
+    for lost, error in (("", lost_worker()), ("one", WorkerGroupError("x", {0: ValueError("no text")}))):
+        nodes = Nodes(monkeypatch, (lost, error), ("", None))
+        assert isinstance(ray_train.fit(None, SPEC, tmp_path), RuntimeError)
+        assert len(nodes.fits) == 1
 
 
 # Through Ray
@@ -131,8 +221,8 @@ def process_id(task: dict[str, Any]) -> int:
 @pytest.fixture
 def alone(ray: Machine) -> Iterator[Machine]:
     """One worker, which may die once."""
-    yield changed(ray, {"train": Pool(workers=1, threads=1), "retries": 1})
-    worker_group.shut_down()
+    yield changed(ray, {"train": TrainPool(workers=1, threads=1), "retries": 1})
+    resources.end_warm()
 
 
 def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Machine, tmp_path: Path) -> None:
@@ -152,18 +242,21 @@ def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Machine, tmp_path
 
 @pytest.mark.slow
 def test_when_one_of_two_dies_both_start_again(alone: Machine, tmp_path: Path) -> None:
-    both = changed(alone, {"train": Pool(workers=2, threads=1)})
+    both = changed(alone, {"train": TrainPool(workers=2, threads=1)})
     task = {"marker": str(tmp_path / "died")}
     first = train_together(process_id, task, both, storage=tmp_path)
     assert (tmp_path / "died").exists()
     assert train_together(process_id, {}, both, storage=tmp_path) != first
 
 
-@pytest.mark.slow
-def test_on_a_cluster_workers_end_after_each_task(alone: Machine, tmp_path: Path) -> None:
-    joined = changed(alone, {"address": "a running cluster, as far as the group can tell"})
-    assert train_together(process_id, {}, joined, storage=tmp_path) > 0
-    assert worker_group._groups == []
+def test_a_step_that_needs_the_processors_of_warm_workers_gets_them(alone: Machine, tmp_path: Path) -> None:
+    """On a cluster idle workers keep their CPUs from others. A group follows for the next training."""
+    joined = changed(alone, {"address": "a running cluster, as far as the group can tell", "wait_seconds": 0})
+    first = train_together(process_id, {}, joined, storage=tmp_path)
+    assert train_together(process_id, {}, joined, storage=tmp_path) == first
+    with resources.reserve(Resources(cpus=joined.cpus), joined.resources), suppress(psutil.NoSuchProcess):
+        psutil.Process(first).wait(60)
+    assert train_together(process_id, {}, joined, storage=tmp_path) != first
 
 
 @pytest.mark.slow

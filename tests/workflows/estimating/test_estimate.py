@@ -287,7 +287,7 @@ def test_workers_that_cannot_share_a_batch_are_refused(
     cluster = profile(tmp_path, mode="ray", train={"workers": workers, "threads": 1})
     refused = main(["--store", str(tmp_path / "store"), "plan", str(config), "--estimate", "--cluster", str(cluster)])
     assert (refused == 2) == (workers == 7)
-    assert ("cannot be shared evenly among 7 workers" in said()[1]) == (workers == 7)
+    assert ("are too few for 7 workers" in said()[1]) == (workers == 7)
 
 
 def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encoder: Path, said: tiny.Said) -> None:

@@ -13,10 +13,11 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING, write_ranking_part
 from sparring.components.evaluation.measures import per_query
-from sparring.components.retrieval import lucene
+from sparring.components.retrieval import kind, lucene
 from sparring.components.retrieval.lucene import BM25Config, RM3Config
 from sparring.components.sources.base import declared
 from sparring.workflows import ROOT
+from sparring.workflows.distributed import indexing
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps import lucene as step
@@ -28,7 +29,7 @@ from sparring.workflows.steps.lucene import (
     lucene_index,
     lucene_search,
 )
-from tests.support import toy
+from tests.support import tiny, toy
 from tests.support.errors import refused
 from tests.support.machines import changed
 
@@ -134,6 +135,98 @@ def test_through_ray_the_same(monkeypatch, ray, collection, ranking, tmp_path):
     monkeypatch.setattr(step, "QUERIES_A_SHARD", 15)
     assert retrieved(tmp_path, machine, collection, tmp_path / "index").equals(ranking)
     assert "jnius" not in sys.modules
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory):
+    """Documents of few words in random order of their ids, so that parts divide equal scores. Some have no terms, and
+    one part is blank altogether. Row groups are not parts."""
+    folder, draw = tmp_path_factory.mktemp("sparse"), random.Random(5)
+    texts = [" ".join(draw.choices(WORDS[:4], k=draw.randint(1, 3))) for _ in range(100)]
+    texts[5:9], texts[40:60] = ["the of", "?!", "", "\U0001f98a"], [" \n"] * 20
+    ids = [f"d{number}\u00e9" for number in draw.sample(range(1000), 100)]
+    documents = {"doc_id": ids, "title": [draw.choice(["", "Sea"]) if text.strip() else "" for text in texts]}
+    queries = {"query_id": [*"abcdef"], "text": ["sea", "river sea", "lake lake rivers", "\U0001f98a", "the", "snow"]}
+    filled = {"answers": [[]] * 6, "split": ["test"] * 6}
+    table = pa.table({**documents, "text": texts}, schema=DOCUMENTS)
+    pq.write_table(table, folder / "documents.parquet", row_group_size=33)
+    pq.write_table(pa.table({**queries, **filled}, schema=QUERIES), folder / "queries.parquet")
+    return folder
+
+
+def built(monkeypatch, out, machine, data, rows, config=None):
+    """An index that is built in parts of so many documents."""
+    monkeypatch.setattr(kind, "PART", rows)
+    out.mkdir()
+    return lucene_index(out, machine, data=data, config=config or LuceneIndexConfig())
+
+
+def found_in(out, index, data, **rm3):
+    """The ranking's rows, with scores to the bit."""
+    out.mkdir()
+    inputs = {"data": data, "index": index, "splits": ["test"], "k": 90, "config": BM25Config()}
+    (lucene_feedback if rm3 else lucene_search)(out, INLINE, **inputs, **rm3)
+    return pq.read_table(out / "ranking.parquet")
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(60, 2), (20, 5)])
+def test_parts_rank_as_one_index_to_the_bit(monkeypatch, sparse, tmp_path, rows, parts):
+    assert len(kind.IndexFile("", 0, 100).cut(rows, "")) == parts
+    summaries = [
+        built(monkeypatch, tmp_path / name, INLINE, sparse, size) for name, size in (("one", 1000), ("parts", rows))
+    ]
+    assert summaries[0] == summaries[1] == {**summaries[0], "documents": 100, "blank": 21}
+    assert {path.name for path in (tmp_path / "parts").iterdir()} <= {"index", *tiny.UNTIL_DONE}
+    assert len(list((tmp_path / "parts" / "index").glob("*.si"))) == 1  # a segment, as fast to search as any
+    one, merged = (found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse) for name in ("one", "parts"))
+    assert merged.equals(one)
+    assert len(set(one["score"].to_pylist())) < len(one) / 2  # most are decided by ids
+
+
+def test_parts_keep_term_vectors(monkeypatch, sparse, tmp_path):
+    rm3, rankings = RM3Config(terms=3, documents=4), []
+    for name, rows in (("one", 1000), ("parts", 20)):
+        built(monkeypatch, tmp_path / name, INLINE, sparse, rows, VectorIndexConfig())
+        rankings.append(found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse, rm3=rm3))
+    assert rankings[0].equals(rankings[1])
+    assert not rankings[0].equals(found_in(tmp_path / "plain", tmp_path / "one", sparse))
+
+
+def test_two_workers_build_parts(monkeypatch, ray, sparse, tmp_path):
+    rankings = []
+    for name, rows, machine in (("one", 1000, INLINE), ("two", 20, changed(ray, {"java": Pool(workers=2)}))):
+        built(monkeypatch, tmp_path / name, machine, sparse, rows)
+        rankings.append(found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse))
+    assert rankings[0].equals(rankings[1])
+
+
+def test_a_killed_build_goes_on_with_the_remaining_parts(monkeypatch, sparse, tmp_path):
+    """After a kill three parts are there, which are kept, and a half-written one, which is swept away."""
+    built(monkeypatch, tmp_path / "one", INLINE, sparse, 1000)
+    ranking = found_in(tmp_path / "one ranking", tmp_path / "one", sparse)
+    out, whole, seen = tmp_path / "killed", indexing.map_shards, []
+
+    def killed(worker, shards, **more):
+        whole(worker, shards[:3], **more)
+        raise KeyboardInterrupt
+
+    def repeated(worker, shards, **more):
+        seen.append({path.name: path.stat().st_mtime_ns for path in out.glob("part-*")})
+        return whole(worker, shards, **more)
+
+    monkeypatch.setattr(indexing, "map_shards", killed)
+    with pytest.raises(KeyboardInterrupt):
+        built(monkeypatch, out, INLINE, sparse, 20)
+    finished = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    (out / ".part-0000000060-0000000080.0123abcd").mkdir()
+    monkeypatch.setattr(indexing, "map_shards", repeated)
+    lucene_index(out, INLINE, data=sparse, config=LuceneIndexConfig())
+    before_parts, before_merging = seen
+    assert before_parts == finished
+    assert finished.items() < before_merging.items()
+    assert (len(finished), len(before_merging)) == (3, 5)
+    assert {path.name for path in out.iterdir()} <= {"index", *tiny.UNTIL_DONE}
+    assert found_in(tmp_path / "killed ranking", out, sparse).equals(ranking)
 
 
 def test_goes_on_where_it_was(monkeypatch, collection, index, ranking, tmp_path):

@@ -262,8 +262,9 @@ def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
     (tmp_path / "vectors").mkdir()
     (tmp_path / "out").mkdir()
     other = write_vectors(tmp_path / "vectors", data, np.float32, 100)
-    names = json.loads((other / "documents.json").read_text())
-    (other / "documents.json").write_text(json.dumps(names[:-1]))
+    lengths = json.loads((other / "documents.json").read_text())
+    lengths.popitem()
+    (other / "documents.json").write_text(json.dumps(lengths))
     with pytest.raises(ValueError, match="vectors of 400 documents, and the collection has 500"):
         search(tmp_path / "out", INLINE, data=data, vectors=other, queries=other, k=5, config=SearchConfig())
 

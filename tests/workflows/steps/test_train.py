@@ -109,10 +109,19 @@ def test_a_resumed_training_has_the_time_of_all_its_attempts(run: Any, monkeypat
     assert any(began[1] < interval.began for interval in computed)
 
 
-@pytest.mark.parametrize(("batch", "accumulate", "workers"), [(6, 4, 1), (6, 1, 4), (8, 4, 4)])
-def test_a_batch_that_cannot_be_shared_is_a_users_mistake(run: Any, batch: int, accumulate: int, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "workers", "message"),
+    [
+        (6, 4, 1, r"batch: 6 rows cannot be divided into 4 equal parts \(accumulate\). Use a multiple of 4."),
+        (3, 1, 4, r"batch: 3 rows at once \(batch / accumulate\) are too few for 4 workers. Use at least 4"),
+        (8, 4, 4, r"batch: 2 rows at once \(batch / accumulate\) are too few for 4 workers. Use at least 16"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_is_a_users_mistake(
+    run: Any, batch: int, accumulate: int, workers: int, message: str
+) -> None:
     machine = changed(toy.INLINE, {"train": toy.INLINE.cluster.train.model_copy(update={"workers": workers})})
-    with pytest.raises(UserError, match=f"batch: {batch} rows cannot be shared evenly among {workers} workers"):
+    with pytest.raises(UserError, match=message):
         run("a", batch=batch, accumulate=accumulate, machine=machine)
 
 

@@ -243,3 +243,20 @@ def test_inputs_come_first_and_once() -> None:
     nodes = chain()
     assert [node.label for node in graph([nodes["end"], nodes["aside"]])] == ["a", "b", "ab", "end", "aside"]
     assert [node.label for node in nodes["ab"].upstream] == ["a", "b"]
+
+
+@Description(workers_read={"rows": ("*.npy", "model/*"), "*": ("*",), "out": ("part-*",)})
+def reading(out: Path, machine: Any, *, rows: Step, others: list[Step], name: str = "") -> None:
+    """A step whose workers read most files."""
+
+
+def test_a_step_leaves_what_only_its_workers_read() -> None:
+    rows, first, second = (step(text, steps.write, text=text) for text in "abc")
+    node = step("reading", reading, rows=rows, others=[first, second])
+    files = ("a.npy", "model/weights", "names.json", "part-1")
+    assert [file for file in files if node.leaves(rows, file)] == ["a.npy", "model/weights"]
+    assert [file for file in files if node.leaves(second, file)] == list(files)
+    assert [file for file in files if node.leaves(node, file)] == ["part-1"]
+    both = step("reading", reading, rows=rows, others=[rows])
+    assert not both.leaves(rows, "names.json")  # one of the inputs needs it here
+    assert not step("join", steps.join, parts=[rows], options={}).leaves(rows, "a.npy")

@@ -20,9 +20,9 @@ def test_it_has_an_index_and_no_model() -> None:
     assert not issubclass(Lexical, kind.RetrieverKind)
 
 
-@pytest.mark.parametrize("files", [1, 5])
-def test_one_index_covers_all_documents(files: int) -> None:
-    assert Lexical().index_files("", files) == [kind.IndexFile(lucene.INDEX, 0, files)]
+@pytest.mark.parametrize("documents", [1, 10**9])
+def test_one_index_covers_all_documents(documents: int) -> None:
+    assert Lexical().index_files("", documents) == [kind.IndexFile(lucene.INDEX, 0, documents)]
 
 
 def test_documents_are_read_some_at_a_time_and_blank_ones_are_counted(
