@@ -64,8 +64,8 @@ def map_shards(
 ) -> dict[str, float]:
     """Make the file of every shard that is not in `out` yet, and return the sums of the workers' counts."""
     remove_leftovers(out)
-    made = transfer.made(out)
-    waiting = [shard for shard in shards if shard.file not in made]
+    finished = transfer.finished_sizes(out)
+    waiting = [shard for shard in shards if shard.file not in finished]
     total, remaining = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
     name, counts = worker.__name__, Counter[str]()
     if len(waiting) < len(shards):

@@ -81,7 +81,7 @@ def encode_documents(
     )
     width = read_json(out / groups[0].file)["width"]
     remove(out, "equal-*.json")
-    sizes = transfer.made(out)
+    sizes = transfer.finished_sizes(out)
     size = sum(sizes[shard.file] for shard in shards)
     return {"documents": documents, **({"width": width} if width else {}), "bytes": size, **counted}
 

@@ -216,8 +216,8 @@ def search(
         "queries": str(queries),
         "k": k,
     }
-    made = transfer.made(out)
-    if not all(part.file in made for part in parts):
+    finished = transfer.finished_sizes(out)
+    if not all(part.file in finished for part in parts):
         counted = map_shards(
             _Searching,
             [piece._replace(file=part.file) for piece, part in zip(pieces, parts, strict=True)]

@@ -100,9 +100,10 @@ def train(
     }
     with oom.advise(oom.training_advice(machine)):
         if machine.cluster.mode == "inline":
-            return work(task)
-        summary = dict(train_together(work, task, machine, storage=out))
-        shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train marks what it may write to
+            summary = work(task)
+        else:
+            summary = dict(train_together(work, task, machine, storage=out))
+            shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train marks what it may write to
     transfer.collect(out, exact=True)
     return summary
 

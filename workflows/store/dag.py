@@ -143,7 +143,7 @@ class Step:
         parts = [
             read.get(name, read.get("*", ()))
             for name, value in self.inputs.items()
-            if any(one.fingerprint == before.fingerprint for one in steps_in(value))
+            if any(source.fingerprint == before.fingerprint for source in steps_in(value))
         ]
         return all(any(fnmatch(file, part) for part in of_input) for of_input in parts or [read.get("out", ())])
 

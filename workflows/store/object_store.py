@@ -63,7 +63,7 @@ class ObjectStore(Store):
 
     def fetch_inputs(self, node: Step, inputs: Sequence[Step] | None = None) -> None:
         wanted = [*node.upstream, node] if inputs is None else inputs
-        s3.in_parallel(lambda one: transfer.download(self.path(one), leaves=partial(node.leaves, one)), wanted)
+        s3.in_parallel(lambda before: transfer.download(self.path(before), leaves=partial(node.leaves, before)), wanted)
 
     def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
         return s3.in_parallel(lambda node: sum(self._remote_sizes(node, list(parts)).values()), nodes)

@@ -159,8 +159,8 @@ def ray_storage(path: Path) -> dict[str, Any]:
 def listing(folder: Path, prefix: str = "") -> Listing:
     """Return the objects below a folder whose paths relative to it begin with a prefix, by these paths."""
     place = object_path(folder)
-    found = file_system().find(place, detail=True, prefix=prefix)
-    return {name.removeprefix(f"{place}/"): details for name, details in found.items()}
+    objects = file_system().find(place, detail=True, prefix=prefix)
+    return {name.removeprefix(f"{place}/"): details for name, details in objects.items()}
 
 
 @_answered

@@ -41,7 +41,7 @@ def localize(arguments: Mapping[str, Any], on_demand: Mapping[str, Sequence[str]
         if not (isinstance(leaf, (str, Path)) and f"/{s3.SCHEME}/" in str(leaf)):
             return leaf
         path = s3.local_path(Path(leaf))
-        download(path, leaves=(lambda name: any(fnmatch(name, one) for one in patterns)) if patterns else None)
+        download(path, leaves=(lambda name: any(fnmatch(name, pattern) for pattern in patterns)) if patterns else None)
         return type(leaf)(path)
 
     return {name: mapped(value, partial(local, (on_demand or {}).get(name, ()))) for name, value in arguments.items()}
@@ -90,14 +90,14 @@ def collect(out: Path, *, exact: bool = False) -> None:
     download(out, exact=exact, leaves=_leaves.get(out))
 
 
-def made(out: Path) -> dict[str, int]:
+def finished_sizes(out: Path) -> dict[str, int]:
     """Return the bytes of each finished file and directory in a step's directory, wherever it was written."""
     if s3.is_cached(out):
-        found = {name: int(details["size"]) for name, details in _complete_files(s3.listing(out)).items()}
+        bytes_of = {name: int(details["size"]) for name, details in _complete_files(s3.listing(out)).items()}
     else:
-        found = {name: (out / name).stat().st_size for name in _local_files(out, out)}
+        bytes_of = {name: (out / name).stat().st_size for name in _local_files(out, out)}
     sizes: dict[str, int] = {}
-    for name, size in found.items():
+    for name, size in bytes_of.items():
         for entry in map(str, (Path(name), *Path(name).parents)):
             sizes[entry] = sizes.get(entry, 0) + size
     return sizes
@@ -198,7 +198,7 @@ def _complete_files(remote: s3.Listing) -> s3.Listing:
 
     def is_complete(name: str) -> bool:
         folders = list(Path(name).parents)[:-1]
-        return not folders or any(str(one) in directories or one.suffix == ".parquet" for one in folders)
+        return not folders or any(str(folder) in directories or folder.suffix == ".parquet" for folder in folders)
 
     return {name: details for name, details in remote.items() if is_made(name) and is_complete(name)}
 
