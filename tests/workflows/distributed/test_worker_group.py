@@ -254,9 +254,8 @@ def test_a_step_that_needs_the_processors_of_warm_workers_gets_them(alone: Machi
     joined = changed(alone, {"address": "a running cluster, as far as the group can tell", "wait_seconds": 0})
     first = train_together(process_id, {}, joined, storage=tmp_path)
     assert train_together(process_id, {}, joined, storage=tmp_path) == first
-    with resources.reserve(Resources(cpus=joined.cpus), joined.resources):
-        with suppress(psutil.NoSuchProcess):
-            psutil.Process(first).wait(60)
+    with resources.reserve(Resources(cpus=joined.cpus), joined.resources), suppress(psutil.NoSuchProcess):
+        psutil.Process(first).wait(60)
     assert train_together(process_id, {}, joined, storage=tmp_path) != first
 
 
