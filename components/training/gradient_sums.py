@@ -127,25 +127,25 @@ class _Bucket:
 
     def send(self) -> None:
         """Begin to sum the gradients. They give way to a buffer, so that the memory is needed once."""
-        masters = [master_weights.master(parameter) for parameter in self.parameters]
-        here = [master.grad is not None for master in masters]
-        numbers = [(m.grad if m.grad is not None else torch.zeros_like(m)).reshape(-1) for m in masters]
+        updated = [master_weights.master(parameter) for parameter in self.parameters]
+        has_gradient = [master.grad is not None for master in updated]
+        numbers = [(m.grad if m.grad is not None else torch.zeros_like(m)).reshape(-1) for m in updated]
         # Each gradient has a number that says on how many workers it exists.
-        flags = [torch.ones_like(numbers[0][:1]) if exists else torch.zeros_like(numbers[0][:1]) for exists in here]
+        flags = [torch.full_like(numbers[0][:1], float(exists)) for exists in has_gradient]
         buffer = torch.cat([*numbers, *flags])
-        for master in masters:
+        for master in updated:
             master.grad = None
-        self._sent = (masters, here, buffer, begin_sum(buffer))
+        self._sent = (updated, has_gradient, buffer, begin_sum(buffer))
 
     def receive(self) -> None:
         """Wait for the sums and set the gradients."""
-        masters, here, buffer, work = self._sent
+        updated, has_gradient, buffer, work = self._sent
         work.wait()
         self._sent = None
-        *sums, flags = buffer.split([*(master.numel() for master in masters), len(masters)])
+        *sums, flags = buffer.split([*(master.numel() for master in updated), len(updated)])
         # Only a worker without a gradient has to ask, and so to wait for the device.
-        exists = here if all(here) else flags.tolist()
-        for master, gradient, one_exists in zip(masters, sums, exists, strict=True):
+        exists = has_gradient if all(has_gradient) else flags.tolist()
+        for master, gradient, one_exists in zip(updated, sums, exists, strict=True):
             master.grad = gradient.view_as(master) if one_exists else None
 
 

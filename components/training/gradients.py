@@ -56,16 +56,16 @@ def add_gradients(
         batch = share.on(device)
         with autocast(precision, device.type, keep=False):
             representations = objective.encode(batch)
-        found = objective.terms(representations, batch)
+        losses = objective.terms(representations, batch)
         # Means are over the rows of all workers. For sums (rows is None), the factor undoes the division by `parts`.
-        rows = [1 / (parts * workers()) if term.rows is None else float(term.rows) for term in found.values()]
+        rows = [1 / (parts * workers()) if term.rows is None else float(term.rows) for term in losses.values()]
         counts = sum_over_workers(torch.tensor(rows).to(device, non_blocking=True))
         counts = counts.masked_fill(counts == 0, 1.0)  # there may be no rows, for example if no token is masked
-        means = torch.stack([term.value / count for term, count in zip(found.values(), counts.unbind(), strict=True)])
+        means = torch.stack([term.value / count for term, count in zip(losses.values(), counts.unbind(), strict=True)])
         with sums.last_pass() if part == parts - 1 else nullcontext():
             (means.sum() / parts).backward()
         master_weights.take_gradients(objective)
-        terms = list(found)
+        terms = list(losses)
         values.append(means.detach())
     return Means(terms, torch.stack(values)), operations
 
@@ -74,10 +74,10 @@ def over_workers(means: list[Means]) -> list[Losses]:
     """Return the losses of some batches, summed over the workers. This waits for the device and for all workers."""
     if not means:
         return []
-    found = sum_over_workers(torch.stack([batch.values for batch in means])).tolist()
+    losses = sum_over_workers(torch.stack([batch.values for batch in means])).tolist()
     return [
         {name: sum(part[i] / len(parts) for part in parts) for i, name in enumerate(batch.names)}
-        for batch, parts in zip(means, found, strict=True)
+        for batch, parts in zip(means, losses, strict=True)
     ]
 
 

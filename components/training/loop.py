@@ -169,8 +169,8 @@ class _Saving:
         if update < self._next:
             return False
         now = time.monotonic()
-        left = self._seconds - (now - self._saved)
-        pause = max(1, int(left / 2 / ((now - self._began) / self._updates))) if left >= 0 else 0
+        remaining = self._seconds - (now - self._saved)
+        pause = max(1, int(remaining / 2 / ((now - self._began) / self._updates))) if remaining >= 0 else 0
         pause = of_first(min(pause, MOST_UNASKED))
         self._next = update + max(1, pause)
         return pause == 0

@@ -62,8 +62,8 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
     Call this before the model gets fast operations. Every worker computes the same.
     """
     parts = min(config.accumulate, 2)
-    each = max(workers(), min(config.batch // config.accumulate, math.ceil(ROWS / parts)))
-    count = parts * each
+    part_rows = max(workers(), min(config.batch // config.accumulate, math.ceil(ROWS / parts)))
+    count = parts * part_rows
     visits = visits[:count]
     values: Losses = {}
     with aside(objective, device), alone(), chunking.unchunked(), _states_aside(device):

@@ -145,7 +145,7 @@ def set_network_interface(address: str) -> None:
     On its own it takes the interface of the host's name, which may be the loopback interface. NCCL chooses better.
     """
     for name, addresses in psutil.net_if_addrs().items():
-        if any(found.address == address for found in addresses):
+        if any(entry.address == address for entry in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
