@@ -25,7 +25,7 @@ SECONDS = 60.0
 
 
 class OnNode(NamedTuple):
-    """What a node has of a job."""
+    """Processes of one job on a node."""
 
     processes: list[tuple[int, float, str]]
     """Process ids, times of their start, and command lines of the job's processes."""
