@@ -60,8 +60,8 @@ def build_index_files(
 
     merged = len(files) == 1 and files[0].rows > kinds.PART and index_kind.merges(factory)
     pieces = files[0].parts() if merged else files
-    made = transfer.made(out)
-    if not all(file.name in made for file in files):
+    finished = transfer.finished_sizes(out)
+    if not all(file.name in finished for file in files):
         shared: dict[str, Any] = {}
         if index_kind.trains and len(pieces) > 1:
             run([Shard(TRAINED, sum(lengths), {"train": True})])

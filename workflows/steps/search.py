@@ -156,8 +156,8 @@ def build_index(
     gpu = on_gpu(out, machine, kind_named(kind), factory)
     index = VectorIndex(factory, ef_construction, gpu=gpu)
     files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory, gpu=gpu)
-    made = transfer.made(out)
-    return {"documents": sum(map(len, shards)), "bytes": sum(made[file.name] for file in files)}
+    finished = transfer.finished_sizes(out)
+    return {"documents": sum(map(len, shards)), "bytes": sum(finished[file.name] for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
