@@ -186,7 +186,7 @@ class _RayMap:
     ) -> None:
         self._ray, self._machine, self._pool, self._kind, self._size = ray, machine, pool, kind, size
         self._out, self._waiting = out, deque(shards)
-        self._id, self._filler = f"{out} {time.time_ns()}", ray.put(filler)
+        self._id, self._filler = time.time_ns(), ray.put(filler)
         self._processes: list[_Process] = []
         self._deaths = defaultdict[str, list[str]](list)
         """Nodes on which processes died with a shard, by its file. A node is "" if it is not known."""

@@ -121,13 +121,17 @@ class Report(NamedTuple):
 
 
 class MapProcess:
-    """Ray actor that fills the shards of one map after another."""
+    """Ray actor that fills the shards of one map after another.
+
+    A map has a number, and later maps of a driver have greater ones. On a GPU the calls of a map that is over may run
+    after those of the next map, since several threads take them.
+    """
 
     def __init__(self, idle_seconds: float | None) -> None:
         """Start the process. It ends after `idle_seconds` without work, or never if None."""
-        self._lock = threading.Lock()
+        self._lock, self._beginning = threading.Lock(), threading.Lock()
         self._filler: Filler | None = None
-        self._map_id, self._over, self._failed = "", "", ""
+        self._map_id, self._over, self._failed = 0, 0, 0
         self._busy, self._last_used = 0, time.monotonic()
         if idle_seconds is not None:
             threading.Thread(target=self._end_when_idle, args=(idle_seconds,), daemon=True).start()
@@ -139,21 +143,24 @@ class MapProcess:
         timing.set_node(node_name())
         return str(ray.get_runtime_context().get_node_id())
 
-    def begin(self, map_id: str, filler: dict[str, Any]) -> Report:
-        """Make the filler for a map's shards from its arguments. The process has no other map then."""
+    def begin(self, map_id: int, filler: dict[str, Any]) -> Report:
+        """Make the filler for a map's shards from its arguments, unless the map is over."""
 
         def work() -> dict[str, float]:
-            self._free(self._map_id)
-            new = Filler(**filler)
-            with self._lock:
-                self._filler, self._map_id = new, map_id
-            if map_id == self._over:  # finished meanwhile by other processes
+            with self._beginning:
+                if map_id <= max(self._over, self._map_id):
+                    return {}
+                self._free(self._map_id)
+                new = Filler(**filler)
+                with self._lock:
+                    self._filler, self._map_id = new, map_id
+            if map_id <= self._over:  # finished meanwhile by other processes
                 self._free(map_id)
             return {}
 
         return self._reported(map_id, work)
 
-    def fill(self, map_id: str, file: str, task: dict[str, Any]) -> Report:
+    def fill(self, map_id: int, file: str, task: dict[str, Any]) -> Report:
         """Fill a shard of the map that has begun. After an error this process fills no further shard of the map."""
         if map_id == self._failed:
             return Report({}, [], skipped=True)
@@ -166,12 +173,12 @@ class MapProcess:
 
         return self._reported(map_id, work)
 
-    def finish(self, map_id: str) -> None:
-        """Free the filler of a map that is over. On a GPU this may run after the next map has begun."""
-        self._over = map_id
+    def finish(self, map_id: int) -> None:
+        """Free the filler of a map that is over."""
+        self._over = max(self._over, map_id)
         self._free(map_id)
 
-    def _reported(self, map_id: str, work: Callable[[], dict[str, float]]) -> Report:
+    def _reported(self, map_id: int, work: Callable[[], dict[str, float]]) -> Report:
         with self._lock:
             self._busy += 1
         timing.drain()  # leftovers of a shard that failed
@@ -188,7 +195,7 @@ class MapProcess:
             with self._lock:
                 self._busy, self._last_used = self._busy - 1, time.monotonic()
 
-    def _free(self, map_id: str) -> None:
+    def _free(self, map_id: int) -> None:
         with self._lock:
             filler = self._filler if self._map_id == map_id else None
             self._filler = None if filler is not None else self._filler

@@ -130,22 +130,23 @@ def test_a_process_keeps_its_worker_until_its_map_is_over(out: Path) -> None:
     arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(closed)}}
     process = shard_worker.MapProcess(None)
     first, second, third = pieces(3)
-    process.begin("a map", arguments)
-    process.fill("a map", first.file, first.task)
+    process.begin(1, arguments)
+    process.fill(1, first.file, first.task)
     filler = process._filler
-    process.fill("a map", second.file, second.task)
+    process.fill(1, second.file, second.task)
     assert process._filler is filler
     assert "closed" not in closed.read_text()
-    process.finish("a map")
+    process.finish(1)
     assert closed.read_text().splitlines()[-1] == "closed"
     assert process._filler is None
-    process.begin("another map", arguments)
-    process.finish("a map")  # which threads may do after they have begun another one
-    assert process.fill("another map", third.file, third.task).failure == ""
-    process.finish("another map")
+    process.begin(2, arguments)
+    process.begin(1, arguments)  # which threads may do after they have begun the next map
+    process.finish(1)
+    assert process.fill(2, third.file, third.task).failure == ""
+    process.finish(2)
     assert closed.read_text().count("closed") == 2
-    process.finish("a third map")
-    process.begin("a third map", arguments)  # its answer came too late: other processes have finished the map
+    process.finish(3)
+    process.begin(3, arguments)  # its answer came too late: other processes have finished the map
     assert process._filler is None
 
 
@@ -154,12 +155,12 @@ def test_a_process_fills_no_further_shard_after_a_failure(out: Path) -> None:
     arguments = {"worker": workers.Noter, "out": out, "threads": 1, "constructor": {"log": str(out.parent / "log")}}
     process = shard_worker.MapProcess(None)
     first, second = pieces(2, s0={"fail": True})
-    process.begin("a map", arguments)
-    assert "the text cannot be read" in process.fill("a map", first.file, first.task).failure
-    assert process.fill("a map", second.file, second.task).skipped
+    process.begin(1, arguments)
+    assert "the text cannot be read" in process.fill(1, first.file, first.task).failure
+    assert process.fill(1, second.file, second.task).skipped
     assert not (out / second.file).exists()
-    process.begin("the map again", arguments)
-    assert process.fill("the map again", first.file, first.task).failure == ""
+    process.begin(2, arguments)
+    assert process.fill(2, first.file, first.task).failure == ""
 
 
 def test_a_process_on_a_gpu_reads_the_next_shard_while_it_computes(out: Path) -> None:
@@ -168,12 +169,12 @@ def test_a_process_on_a_gpu_reads_the_next_shard_while_it_computes(out: Path) ->
     out.mkdir()
     process = shard_worker.MapProcess(None)
     constructor = {"log": str(out.parent / "log")}
-    process.begin("a map", {"worker": workers.Preparing, "out": out, "threads": 1, "constructor": constructor})
+    process.begin(1, {"worker": workers.Preparing, "out": out, "threads": 1, "constructor": constructor})
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(process.fill, "a map", "part-0", {"number": 0, "until": str(out.parent / "read-1")})
+        first = threads.submit(process.fill, 1, "part-0", {"number": 0, "until": str(out.parent / "read-1")})
         while not (out.parent / "began-0").exists():
             time.sleep(0.01)
-        second = threads.submit(process.fill, "a map", "part-1", {"number": 1})
+        second = threads.submit(process.fill, 1, "part-1", {"number": 1})
     assert first.result().failure == second.result().failure == ""
     assert log(out) == ["0", "1"]
     assert json.loads((out / "part-1").read_text())["text"] == "text 1"
