@@ -151,10 +151,10 @@ def build(
 
 def merge(parts: Sequence[Path]) -> Any:
     """Merge indexes with the same training (`merges`), so that row i of all parts, in order, is document i."""
-    first, *others = parts
+    first, *rest = parts
     index = faiss.read_index(str(first))
     lists = faiss.try_extract_index_ivf(index)  # they hold the number of each row
-    for part in others:
+    for part in rest:
         index.merge_from(faiss.read_index(str(part)), index.ntotal if lists is not None else 0)
     return index
 

@@ -31,8 +31,8 @@ class OnNode(NamedTuple):
     """Process ids, times of their start, and command lines of the job's processes."""
     raylet: tuple[int, float, str]
     """The same of the node's raylet."""
-    others: bool
-    """Another job has a process there."""
+    is_shared: bool
+    """True if another job has a process on the node."""
 
 
 class Remote:
@@ -60,59 +60,62 @@ class Finder:
         job = self._job(driver)
         if job is None:
             return []
-        own = self._ray.get_runtime_context().get_job_id()
-        found: list[Any] = []
+        asking = self._ray.get_runtime_context().get_job_id()
+        processes: list[Any] = []
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
         for node in nodes:
-            there = _on(node["NodeID"], look, job, own)
-            if there is None:
+            present = _on(node["NodeID"], look, job, asking)
+            if present is None:
                 continue
             if kind != victims.NODE:
-                wanted = [one for one in there.processes if victims.matches(one[2], victims.VICTIMS[kind].parts)]
+                wanted = [
+                    process for process in present.processes if victims.matches(process[2], victims.VICTIMS[kind].parts)
+                ]
             else:
-                wanted = [there.raylet] if self._may_die(node, nodes, job, own) and not there.others else []
-            found += [Remote(node["NodeID"], process, started) for process, started, _ in wanted]
-        return found
+                may_die = self._may_die(node, nodes, job, asking) and not present.is_shared
+                wanted = [present.raylet] if may_die else []
+            processes += [Remote(node["NodeID"], process, started) for process, started, _ in wanted]
+        return processes
 
     def _job(self, driver: int) -> str | None:
         """Return the id of a driver's job; None if the driver has not joined yet."""
         from ray.util import get_node_ip_address
 
-        own = get_node_ip_address()
-        jobs = [job for job in _jobs() if (job["DriverPid"], job["DriverIPAddress"]) == (driver, own)]
+        address = get_node_ip_address()
+        jobs = [job for job in _jobs() if (job["DriverPid"], job["DriverIPAddress"]) == (driver, address)]
         return str(jobs[0]["JobID"]) if jobs else None
 
-    def _may_die(self, node: dict[str, Any], nodes: list[dict[str, Any]], job: str, own: str) -> bool:
+    def _may_die(self, node: dict[str, Any], nodes: list[dict[str, Any]], job: str, asking: str) -> bool:
         """Check that a node is not the head, has no other job's driver, and that the others suffice for training."""
-        heads = [one for one in nodes if "node:__internal_head__" in one["Resources"]]
+        heads = [member for member in nodes if "node:__internal_head__" in member["Resources"]]
         place = node["NodeManagerAddress"]
-        drivers = {one["DriverIPAddress"] for one in _jobs() if one["JobID"] not in (job, own)}
+        drivers = {entry["DriverIPAddress"] for entry in _jobs() if entry["JobID"] not in (job, asking)}
         if node in heads or (place in drivers and place not in {head["NodeManagerAddress"] for head in heads}):
             return False
         pool, kind = self._cluster.train, "CPU" if self._cluster.device == "cpu" else "GPU"
-        rest = sum(one["Resources"].get(kind, 0.0) for one in nodes if one is not node)
+        rest = sum(member["Resources"].get(kind, 0.0) for member in nodes if member is not node)
         return bool(rest >= (pool.workers or 1) * (pool.gpus if kind == "GPU" else 1))
 
 
-def look(job: str, own: str) -> OnNode:
-    """Find a job's processes on the node that runs this. `own` is the job that asks."""
+def look(job: str, asking: str) -> OnNode:
+    """Find a job's processes on the node that runs this. `asking` is the job that asks."""
     raylet = psutil.Process(int(os.environ[RAYLET]))
-    processes, others = [], False
+    processes, is_shared = [], False
     for process in raylet.children(recursive=True):
         with suppress(psutil.Error):
-            of = process.environ().get(JOB, NO_JOB)
-            if of == job:
+            owner = process.environ().get(JOB, NO_JOB)
+            if owner == job:
                 processes.append((process.pid, process.create_time(), " ".join(process.cmdline())))
-            others = others or of not in (job, own, NO_JOB)
-    return OnNode(processes, (raylet.pid, raylet.create_time(), ""), others)
+            is_shared = is_shared or owner not in (job, asking, NO_JOB)
+    return OnNode(processes, (raylet.pid, raylet.create_time(), ""), is_shared)
 
 
 def kill_process(process: int, started: float) -> bool:
     """Kill a process of this node; return False if it had ended. A younger one only has the same id."""
     with suppress(psutil.NoSuchProcess):
-        found = psutil.Process(process)
-        if found.create_time() == started:
-            found.kill()
+        running = psutil.Process(process)
+        if running.create_time() == started:
+            running.kill()
             return True
     return False
 
@@ -122,9 +125,9 @@ def _on(node: str, function: Callable[..., Any], *arguments: Any) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     try:
-        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(function).remote(*arguments)
+        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(function).remote(*arguments)
         return ray.get(task, timeout=SECONDS)
     except ray.exceptions.RayError:
         return True if function is kill_process else None

@@ -46,15 +46,15 @@ def kinds(cluster: Cluster) -> list[str]:
 
 def find(driver: int, kind: str) -> list[psutil.Process]:
     """Find the processes of a kind below a driver."""
-    found = []
+    processes = []
     with suppress(psutil.NoSuchProcess):
         if kind == DRIVER:
             return [psutil.Process(driver)]
         for process in psutil.Process(driver).children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if matches(" ".join(process.cmdline()), VICTIMS[kind].parts):
-                    found.append(process)
-    return found
+                    processes.append(process)
+    return processes
 
 
 def matches(line: str, parts: Iterable[str]) -> bool:

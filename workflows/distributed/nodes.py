@@ -64,8 +64,8 @@ def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
     gpu, pool = cluster.device != "cpu", cluster.train
     kind, share, workers = ("GPU", pool.gpus, pool.workers or 1) if gpu else ("CPU", 1.0, pool.workers or 1)
     came = _wait(ray, cluster, kind, workers, share, noun="nodes", who="training asks for", note="train.workers")
-    there = ray.cluster_resources().get(kind, 0)
-    if not came and there < share:
+    available = ray.cluster_resources().get(kind, 0)
+    if not came and available < share:
         choice = ", or write `device: cpu` in the profile" if cluster.device == "auto" else ""
         raise StepFailed(
             f"the cluster has no {kind}, and none came in {cluster.wait_seconds} s (wait_seconds in the profile). "

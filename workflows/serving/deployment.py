@@ -180,8 +180,8 @@ def _open_desk(ray: Any, marks: Path) -> Any:
     """Start the actor that keeps the marks and counts for all replicas, on the node of this process."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(Ledger).remote(marks)
+    strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=strategy)(Ledger).remote(marks)
 
 
 def _check_alone(ray: Any, address: str) -> None:

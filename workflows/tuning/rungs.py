@@ -74,5 +74,5 @@ def _counts(node: Step, factor: int) -> Iterator[int]:
 
 def _validation(node: Step) -> Validation | None:
     """Return how a training validates; None if it does not."""
-    found: Validation | None = getattr(node.inputs.get("config"), "validate_on_dev", None)
-    return found
+    validation: Validation | None = getattr(node.inputs.get("config"), "validate_on_dev", None)
+    return validation

@@ -146,10 +146,10 @@ def make_scheduler(table: TrialTable, tuned: TunedExperiment) -> Any:
     brackets = 1 if tuning.scheduler == "asha" else rungs
     scheduler = Halving(metric="value", mode=tuning.goal, brackets=brackets, **halving(rungs, factor))
     for trial in [trial for trial in table.trials if trial.finished]:
-        told = SimpleNamespace(trial_id=f"earlier {trial.number}", config={"number": trial.number})
-        scheduler.on_trial_add(None, told)
+        earlier = SimpleNamespace(trial_id=f"earlier {trial.number}", config={"number": trial.number})
+        scheduler.on_trial_add(None, earlier)
         for rung, value in trial.rungs:
-            scheduler.on_trial_result(None, told, {"time": time_of(rung + 1, factor), "value": value})
+            scheduler.on_trial_result(None, earlier, {"time": time_of(rung + 1, factor), "value": value})
     return scheduler
 
 

@@ -187,8 +187,8 @@ def _runner(task: dict[str, Any]) -> Any:
 
     if not _runners:
         # With this strategy the process is outside of the trial's placement group.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor = ray.remote(num_cpus=0, max_concurrency=2, scheduling_strategy=here)(TrialSteps)
+        strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actor = ray.remote(num_cpus=0, max_concurrency=2, scheduling_strategy=strategy)(TrialSteps)
         _runners.append(actor.remote(task))
     return _runners[0]
 

@@ -128,9 +128,9 @@ class DenseStage(RetrieverStage):
 
 def single_file(folder: Path) -> Path:
     """Return the one file of a FAISS index. UserError if the index has several."""
-    if not (folder / INDEX).exists() and (several := list(folder.glob("index.*.faiss"))):
+    if not (folder / INDEX).exists() and (graphs := list(folder.glob("index.*.faiss"))):
         raise UserError(
-            f"search.index: it has {len(several)} graphs, which FAISS cannot merge into one file; accepted: an index "
+            f"search.index: it has {len(graphs)} graphs, which FAISS cannot merge into one file; accepted: an index "
             f"that FAISS can merge, such as IVF4096,PQ64, or at most {GRAPH:,} documents"
         )
     return folder / INDEX

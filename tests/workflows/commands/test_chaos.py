@@ -123,16 +123,16 @@ def processes(*jobs: str) -> Iterator[list[int]]:
     command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "ray::Waiting"]
     clean = {name: value for name, value in os.environ.items() if name != joined.JOB}
     environments = [{**clean, **({joined.JOB: job} if job else {})} for job in jobs]
-    running = [subprocess.Popen(command, env=one, stdin=-1, stdout=-1) for one in environments]
+    running = [subprocess.Popen(command, env=environment, stdin=-1, stdout=-1) for environment in environments]
     try:
-        for one in running:
-            assert one.stdout is not None
-            one.stdout.readline()
-        yield [one.pid for one in running]
+        for process in running:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield [process.pid for process in running]
     finally:
-        for one in running:
-            one.kill()
-            one.communicate()
+        for process in running:
+            process.kill()
+            process.communicate()
 
 
 def test_the_processes_of_a_run_on_this_machine_are_found_by_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +146,12 @@ def test_the_processes_of_a_run_on_this_machine_are_found_by_their_kind(monkeypa
 def test_a_node_names_only_the_processes_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(joined.RAYLET, str(os.getpid()))
     with processes("01000000", "02000000", joined.NO_JOB, "") as running:
-        found = joined.look("01000000", "02000000")
-        assert [process for process, _, _ in found.processes] == running[:1]
-        assert "ray::Waiting" in found.processes[0][2]
-        assert found.raylet[0] == os.getpid()
-        assert not found.others
-        assert joined.look("01000000", "07000000").others
+        node = joined.look("01000000", "02000000")
+        assert [process for process, _, _ in node.processes] == running[:1]
+        assert "ray::Waiting" in node.processes[0][2]
+        assert node.raylet[0] == os.getpid()
+        assert not node.is_shared
+        assert joined.look("01000000", "07000000").is_shared
 
 
 def test_a_process_is_killed_and_not_its_successor() -> None:
@@ -167,10 +167,14 @@ class Nodes:
     """A Ray cluster of a head and two nodes with two CPUs each."""
 
     def nodes(self) -> list[dict[str, Any]]:
-        found = [("head", {"node:__internal_head__": 1.0, "CPU": 2.0}), ("one", {"CPU": 2.0}), ("other", {"CPU": 2.0})]
+        members = [
+            ("head", {"node:__internal_head__": 1.0, "CPU": 2.0}),
+            ("one", {"CPU": 2.0}),
+            ("other", {"CPU": 2.0}),
+        ]
         return [
             {"Alive": True, "NodeID": name, "NodeManagerAddress": f"10.0.0.{number}", "Resources": resources}
-            for number, (name, resources) in enumerate(found)
+            for number, (name, resources) in enumerate(members)
         ]
 
     def get_runtime_context(self) -> Any:
