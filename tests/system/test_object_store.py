@@ -664,7 +664,7 @@ def test_files_that_only_workers_read_stay_on_s3(cache: Path, monkeypatch: pytes
         finished = transfer.finished_sizes(out)
         transfer.remove(out, "part-*")
         (out / "late.json").write_text("late")
-        transfer.sync(out, delete=True)
+        transfer.finish(out)
     assert finished.pop(".") == sum(len(name) for name in ("part-0.npy", "vectors-0.npy", "notes.json", "model/a"))
     assert finished == {"part-0.npy": 10, "vectors-0.npy": 13, "notes.json": 10, "model": 7, "model/a": 7}
     assert {name for name in s3.listing(out) if transfer.UPLOADED not in name} == {

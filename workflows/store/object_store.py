@@ -93,7 +93,7 @@ class ObjectStore(Store):
 
         def finish(record: dict[str, Any]) -> bool:
             lease.check()
-            transfer.sync(out, delete=True)
+            transfer.finish(out)
             record = {**record, "digests": self._keep_digests(node)}
             lease.check()
             written = s3.put_json(out / RECORD, record, IfNoneMatch="*") is not None

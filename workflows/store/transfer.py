@@ -138,8 +138,14 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
             s3.put_json(artifact / marker, uuid.uuid4().hex)
 
 
-def sync(folder: Path, *, delete: bool = False) -> None:
-    """Upload a directory, each of its subdirectories as a unit. `delete` removes from S3 what is gone here."""
+def finish(out: Path) -> None:
+    """Upload a step's directory, and remove from S3 what is gone here, except what was left to workers."""
+    sync(out, delete=True, kept=_leaves.get(out))
+
+
+def sync(folder: Path, *, delete: bool = False, kept: Leaves | None = None) -> None:
+    """Upload a directory, each of its subdirectories as a unit. `delete` removes from S3 what is gone here and not
+    `kept`."""
     if not s3.is_cached(folder) or not folder.is_dir():
         return
     with timed("files"):
@@ -152,7 +158,7 @@ def sync(folder: Path, *, delete: bool = False) -> None:
             name
             for name in remote
             if delete
-            and not (artifact in _leaves and _leaves[artifact](name))
+            and not (kept is not None and kept(name))
             and (artifact / name).is_relative_to(folder)
             and Path(name).parts[0] not in NOT_MADE
             and not (artifact / name.removesuffix(f"/{UPLOADED}")).exists()
