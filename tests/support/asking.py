@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import importlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,11 +26,13 @@ class Asking(Exception):
     """A step has come so far that it asks for its workers."""
 
 
-def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places: Place) -> dict[str, Asked]:
+def asked(
+    config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places: Place, elsewhere: Collection[str] = ()
+) -> dict[str, Asked]:
     """The first workers that each function asks for which needs any. A search is named with its index.
 
-    The steps are those of finished runs, whose artifacts they read; all functions of the config are among them but for
-    those that do not use the machine that they are given.
+    The steps are those of finished runs, whose artifacts they read. All functions of the config are among them, except
+    functions that do not use the machine that they are given, and those that another test covers (`elsewhere`).
     """
     cluster = Cluster(map=Pool(workers=1), score=Pool(workers=2), java=Pool(workers=3), train=TrainPool(workers=1))
     machine = Machine(cluster, nodes=1, cores=2, cpus=2, gpus=1.0, memory=1e9)
@@ -44,7 +47,8 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     nodes = [(one, node) for one in places for node in graph(loading.read(one.config, [], one.runs).wanted)]
     wanted = graph(loading.read(ROOT / "configs" / config, [], tmp_path).wanted)
     for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
-        assert "machine" not in {one.argval for one in dis.get_instructions(function)}, function
+        names = {instruction.argval for instruction in dis.get_instructions(function)}
+        assert function.__name__ in elsewhere or "machine" not in names, function
     monkeypatch.setattr("sparring.components.retrieval.index.built_for_gpus", lambda: True)
     for module in (
         "sparring.workflows.distributed.shards",

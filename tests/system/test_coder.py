@@ -66,6 +66,7 @@ def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
 def test_what_has_a_gpu(trained: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked("coder/docstrings.yaml", monkeypatch, tmp_path, trained) == {
         "tokenize": ("map", False),
+        "mine": ("map", False),
         "lucene_index": ("its own", False),
         "lucene_search": ("java", False),
         "encode_documents": ("map", True),

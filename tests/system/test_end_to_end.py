@@ -67,6 +67,7 @@ def test_what_has_a_gpu(played: Place, monkeypatch: pytest.MonkeyPatch, tmp_path
     """Where models run, and where vectors are compared; never where texts are read or Java runs."""
     assert asked("demo.yaml", monkeypatch, tmp_path, played) == {
         "tokenize": ("map", False),
+        "mine": ("map", False),
         "lucene_index": ("its own", False),
         "lucene_search": ("java", False),
         "encode_documents": ("map", True),

@@ -579,7 +579,7 @@ def test_passages_are_learnt_from_as_bm25_ranks_them(eared: Place) -> None:
 
 
 def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert asked("ear/squad.yaml", monkeypatch, tmp_path, eared, whole) == {
+    assert asked("ear/squad.yaml", monkeypatch, tmp_path, eared, whole, elsewhere=("mine",)) == {
         "tokenize": ("map", False),
         "tokenize_queries": ("map", False),
         "answering": ("map", False),

@@ -101,8 +101,8 @@ def call(arguments: argparse.Namespace) -> None:
         print(
             f"model missing: {model}: it is neither a folder nor in this machine's cache, and the hub does not have it"
         )
+    Refusals(waiting, store, machine).check(artifacts=False)
     if profile is not None:
-        Refusals(waiting, store, machine).check(artifacts=False)  # imports torch
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     _say_changes(nodes, store)
     if tuned is not None:

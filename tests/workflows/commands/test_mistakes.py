@@ -231,9 +231,9 @@ def test_workers_that_cannot_share_a_batch_are_refused_before_anything_runs(
     beir: Path, encoder: Path, tmp_path: Path, said: Said
 ) -> None:
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder), mode="ray", device="cpu", train={"workers": 2, "threads": 1})
-    says = r"error: retriever: batch: 5 rows cannot be shared evenly among 2 workers in 1 parts"
+    says = r"error: retriever: batch: 1 rows at once \(batch / accumulate\) are too few for 2 workers"
     for words in (["run", "--no-estimate"], ["plan", "--cluster", str(place.folder / "inline.yaml")]):
-        assert place(*words, "--set", "train.batch=5") == 2
+        assert place(*words, "--set", "train.batch=1") == 2
         assert re.match(says, said()[1].splitlines()[-1])
     assert not list(place.store.glob("*-*"))
 
