@@ -133,7 +133,7 @@ def updates_of_two_runs(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any])
     """
     from sparring.components.training import loop
 
-    def update(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> int:
+    def update(objective: Any, optimizer: Any, config: Any, state: Any, *rest: Any, **named: Any) -> int:
         number: int = state.update
         return number
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparring.components.models.inference import TimedInference
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import encode as module
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
@@ -67,21 +68,21 @@ def test_queries_are_those_of_the_split_in_the_tables_order(tmp_path: Path, enco
     assert json.loads((tmp_path / "out/queries.json").read_text()) == ["q0", "q6", "q12", "q18"]
 
 
+def rows_of(encoder: Any, task: dict[str, Any]) -> tuple[str, np.ndarray]:
+    """Return the side and the rows of the token store that a shard has."""
+    rows = np.arange(task["start"], task["stop"])
+    return task["side"], rows if encoder._rows is None else encoder._rows[rows]
+
+
 @pytest.mark.parametrize(("shard", "batch"), [(1, 8), (7, 64), (39, 4096), (1000, 100)])
 def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
     tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch, shard: int, batch: int
 ) -> None:
     _, documents, queries = encoded(tmp_path / "wanted")
-    seen: list[tuple[str, int]] = []
-    real = module.Encoder.represent
-
-    def counting(self: Any, side: str, rows: np.ndarray) -> np.ndarray:
-        seen.extend((side, int(row)) for row in rows)
-        return real(self, side, rows)
-
-    monkeypatch.setattr(module.Encoder, "represent", counting)
     machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
+    calls = cut_power(monkeypatch, module.Encoder, "prepare", after=None, note=rows_of)
     _, found, asked = encoded(tmp_path / "found", machine=machine, shard=shard)
+    seen = [(side, int(row)) for side, rows in calls for row in rows]
     assert len(seen) == len(set(seen)) == 40 + 16
     np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-5)
@@ -92,13 +93,18 @@ def test_copies_have_the_vector_of_the_first_whatever_their_batches_round(
     tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Documents 30 and 31 say what 0 and 1 say; here every row has noise of its own."""
-    vectors = module.Encoder.represent
+    prepare, compute = module.Encoder.prepare, TimedInference.timed_outputs
 
-    def noisy(self: Any, side: str, rows: np.ndarray) -> Any:
-        found, took = vectors(self, side, rows)
-        return found + 1e-4 * rows[:, None].astype(np.float32), took
+    def with_rows(self: Any, task: dict[str, Any]) -> dict[str, Any]:
+        task = prepare(self, task)
+        return {**task, "inputs": (task["inputs"], rows_of(self, task)[1])}
 
-    monkeypatch.setattr(module.Encoder, "represent", noisy)
+    def noisy(self: Any, inputs: Any, side: str) -> Any:
+        vectors, took = compute(self, inputs[0], side)
+        return vectors + 1e-4 * inputs[1][:, None].astype(np.float32), took
+
+    monkeypatch.setattr(module.Encoder, "prepare", with_rows)
+    monkeypatch.setattr(TimedInference, "timed_outputs", noisy)
     monkeypatch.setattr(module, "FILES_AT_ONCE", 2)
     _, documents, _ = encoded(tmp_path / "out", shard=7)
     np.testing.assert_array_equal(documents[[30, 31]], documents[[0, 1]])
@@ -120,14 +126,14 @@ def test_an_interrupted_encoding_does_only_what_is_left(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as power:
-        cut_power(power, module.Encoder, "represent", after=5)  # two shards of queries, three of documents
+        cut_power(power, module.Encoder, "prepare", after=5)  # two shards of queries, three of documents
         with pytest.raises(PowerCut):
             encoded(out, shard=10)
     assert len(list(out.glob("documents-*.npy"))) == 3
     half = out / ".documents-00003.npy.0a1b2c3d"  # what a kill in the middle of a write leaves
     half.write_bytes(b"half")
     with monkeypatch.context() as counting:
-        calls = cut_power(counting, module.Encoder, "represent", after=None, note=lambda self, side, rows: (side, rows))
+        calls = cut_power(counting, module.Encoder, "prepare", after=None, note=rows_of)
         _, documents, _ = encoded(out, shard=10)
     assert sorted(int(row) for side, rows in calls for row in rows if side == "document") == list(range(30, 40))
     assert not half.exists()
