@@ -68,14 +68,14 @@ def test_a_table_that_is_cut_is_named(table: TrialTable) -> None:
     table.save()
     file = table.folder / "trials.json"
     file.write_text("[")
-    with pytest.raises(UserError, match=rf"{file}: not JSON: .*; remove it: what the trials' steps made is kept"):
+    with pytest.raises(UserError, match=rf"{file}: not JSON \(.*\). Delete the file: "):
         TrialTable.read(table.folder)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "7", '{"trials": [7]}', '{"trials": [{"name": 1}]}', '{"trials": []}'])
 def test_a_table_of_another_shape_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "trials.json").write_text(text)
-    with pytest.raises(UserError, match=r"trials\.json: not a table of trials: .*; remove it: what the trials'"):
+    with pytest.raises(UserError, match=r"trials\.json: not a table of trials \(.*\). Delete the file: "):
         TrialTable.read(tmp_path)
 
 
