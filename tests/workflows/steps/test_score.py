@@ -80,21 +80,20 @@ def test_judging_scores_each_pair_as_alone_and_changes_nothing_else(judged: Any,
     assert len({score for row in found for score in row["teacher"]}) > 6
 
 
+def pairs_of(scorer: Any, task: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the rows of a query and a document of each pair of a shard."""
+    return [(int(query), int(document)) for query, document in scorer._pairs[task["start"] : task["stop"]]]
+
+
 @pytest.mark.parametrize(("shard", "batch"), [(1, 8), (4, 64), (9, 100), (1000, 4096)])
 def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
     judged: Any, monkeypatch: pytest.MonkeyPatch, shard: int, batch: int
 ) -> None:
     wanted = judged("wanted", ROWS)
-    seen: list[tuple[int, int]] = []
-    real = module.Scorer.scores
-
-    def counting(self: Any, rows: np.ndarray) -> np.ndarray:
-        seen.extend((int(q), int(d)) for q, d in rows)
-        return real(self, rows)
-
-    monkeypatch.setattr(module.Scorer, "scores", counting)
+    calls = cut_power(monkeypatch, module.Scorer, "prepare", after=None, note=pairs_of)
     machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
     found = judged("found", ROWS, machine=machine, shard=shard)
+    seen = [pair for pairs in calls for pair in pairs]
     assert len(seen) == len(set(seen)) == 9  # q4 with d4 stands twice
     for a, b in zip(found, wanted, strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=1e-5)
@@ -102,13 +101,13 @@ def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
 
 def test_an_interrupted_judging_does_only_what_is_left(judged: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as power:
-        cut_power(power, module.Scorer, "scores", after=2)
+        cut_power(power, module.Scorer, "prepare", after=2)
         with pytest.raises(PowerCut):
             judged("out", ROWS, shard=2)
     with monkeypatch.context() as counting:
-        pairs = cut_power(counting, module.Scorer, "scores", after=None, note=lambda self, rows: len(rows))
+        calls = cut_power(counting, module.Scorer, "prepare", after=None, note=pairs_of)
         found = judged("out", ROWS, shard=2)
-    assert sum(pairs) == 5
+    assert sum(map(len, calls)) == 5
     for a, b in zip(found, judged("wanted", ROWS), strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=1e-5)
 
