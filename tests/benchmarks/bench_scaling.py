@@ -32,13 +32,13 @@ from tests.benchmarks.measure import figure
 from tests.benchmarks.table import machine, write
 
 LAYERS, WIDTH = 12, 1024
-"""Of a model with 12.6 million weights: 50 MB of gradients."""
+"""Layers, and their width, of a model with 12.6 million weights: 50 MB of gradients."""
 ROWS = 64
-"""Of a batch, over all workers."""
+"""Number of rows in a batch, over all workers."""
 ROW_SECONDS = 0.02
 """Seconds that a device needs for a row, forward and backward."""
 LINK_MBIT = 2_000
-"""What each worker's link carries. A second's worth is 250 MB."""
+"""Rate of each worker's link: 250 MB a second."""
 WORKERS = (1, 2, 4, 8)
 UPDATES = 4
 
@@ -143,7 +143,7 @@ def measured(workers: int, kind: str, out: Path) -> dict[str, Any]:
 
 
 def namespaces() -> bool:
-    """Whether this process may make a network with a limit."""
+    """Check whether this process may make a network with a limit."""
     limit = "ip link set lo up && tc qdisc add dev lo root tbf rate 1gbit burst 1mb latency 1s"
     try:
         return subprocess.run(["unshare", "-n", "bash", "-c", limit], capture_output=True, check=False).returncode == 0

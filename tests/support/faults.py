@@ -39,7 +39,7 @@ class Passed(NamedTuple):
     method: str
     path: str
     part: bool
-    """Whether it asked for a part of an object."""
+    """True if the request asked for a part of an object."""
     size: int
     """Bytes of its body and of the answer's."""
 

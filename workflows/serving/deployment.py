@@ -147,7 +147,7 @@ def _with_ray(service: Service, machine: Machine, ready: Callable[[], Any]) -> N
         graceful_shutdown_timeout_s=STOP_SECONDS,
         health_check_timeout_s=60,
     )
-    desk = _open_desk(ray, service.marks)
+    ledger = _open_ledger(ray, service.marks)
     service = replace(service, served=replace(service.served, threads=pool.threads))
     with _until_stopped() as stopped:
         try:
@@ -157,7 +157,7 @@ def _with_ray(service: Service, machine: Machine, ready: Callable[[], Any]) -> N
                 logging_config=quiet,
             )
             try:
-                handle = serve.run(deployment.bind(service, desk), name=NAME, route_prefix="/", logging_config=quiet)
+                handle = serve.run(deployment.bind(service, ledger), name=NAME, route_prefix="/", logging_config=quiet)
             except RuntimeError as error:
                 raise UserError(f"the service does not start: {_why(serve.status(), error)}") from error
             if problem := handle.problem.remote().result():
@@ -173,10 +173,10 @@ def _with_ray(service: Service, machine: Machine, ready: Callable[[], Any]) -> N
             with suppress(RayActorError):  # Serve was ended by others
                 serve.delete(NAME)  # when its requests are answered
                 serve.shutdown()
-            ray.kill(desk)
+            ray.kill(ledger)
 
 
-def _open_desk(ray: Any, marks: Path) -> Any:
+def _open_ledger(ray: Any, marks: Path) -> Any:
     """Start the actor that keeps the marks and counts for all replicas, on the node of this process."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

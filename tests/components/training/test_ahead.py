@@ -1,4 +1,4 @@
-"""What a training does ahead of its device or seldom: batches, reads of losses, checkpoints, the number of workers."""
+"""Training ahead of its device or seldom: batches, reads of losses, checkpoints, and the number of workers."""
 
 from __future__ import annotations
 
