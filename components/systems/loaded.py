@@ -19,14 +19,16 @@ from sparring.components.systems.documents import Documents
 from sparring.components.systems.rankings import Ranking
 from sparring.components.systems.stages.neighbours import NeighboursStage
 
+_java = ThreadPoolExecutor(1, "lucene")
+"""Searches for all lists of a process: pyjnius keeps the object of a call where calls of other threads replace it."""
+
 
 class BM25:
-    """BM25. Java runs in a separate thread, so that any thread may search."""
+    """BM25, which any thread may search."""
 
     def __init__(self, folder: Path, config: LexicalStage, *, threads: int) -> None:
         lucene.runtime()
-        self._java = ThreadPoolExecutor(1, "lucene")
-        self._searcher = self._java.submit(self._open, folder, config, threads)
+        self._searcher = _java.submit(self._open, folder, config, threads)
 
     @staticmethod
     def _open(folder: Path, config: LexicalStage, threads: int) -> Searcher:
@@ -39,7 +41,7 @@ class BM25:
     def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Callable[[], list[Ranking]]:
         """Start a search, and return a function that waits for the rankings. `without` has each query's excluded
         document, or None."""
-        return self._java.submit(self._search, texts, k, without).result
+        return _java.submit(self._search, texts, k, without).result
 
     def _search(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Ranking]:
         answers = self._searcher.result().search(texts, k + any(doc_id is not None for doc_id in without))

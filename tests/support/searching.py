@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from sparring.components.systems.system import LoadedSystem
 
+sys.setswitchinterval(1e-6)  # threads alternate often, so that a race shows
 answers = []
 for folder, texts, k in json.loads(sys.argv[1]):
     system = LoadedSystem.load(Path(folder), threads=1)

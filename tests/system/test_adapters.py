@@ -68,7 +68,8 @@ def test_the_players_share_a_body_where_both_are_asked(
     monkeypatch.setattr(library.Library, "system", opened_system)
     assert game("search", " ".join(WORDS), "-k", "3", "--system", "ranker over retriever 1") == 0
     assert said()[0].count("ranker ") == 3
-    players = [found[0]._dense["dense"].encode._inference._model, found[0]._rankers["ranker"]._inference._model]
+    parts = found[0]._parts
+    players = [parts["dense"].encode._inference._model, parts["ranker"]._inference._model]
     tower, body = (player.base_model for player in players)
     assert tower.get_input_embeddings().weight.data_ptr() == body.get_input_embeddings().weight.data_ptr()
     layers = [part.encoder.layer[0].attention.self.query for part in (tower, body)]
