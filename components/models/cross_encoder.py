@@ -87,7 +87,11 @@ class CrossEncoder(nn.Module):
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-                if whole.pooling == "last" and not content.projections and _is_decoders_classifier(config, model_config):
+                if (
+                    whole.pooling == "last"
+                    and not content.projections
+                    and _is_decoders_classifier(config, model_config)
+                ):
                     head.weight = pretrained.plain_classifier(config, folder).score.weight
                 elif config.label is not None:
                     raise UserError(

@@ -356,5 +356,3 @@ def ask_all(
                     pool.shutdown(cancel_futures=True)  # answers that are under way are kept
                     raise
         return [answers[key] for key in requests], answers.usage()
-
-

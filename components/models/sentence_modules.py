@@ -170,10 +170,10 @@ def usual(source: DualEncoderConfig | CrossEncoderConfig) -> dict[str, Any]:
     found = retriever(source) if isinstance(source, DualEncoderConfig) else ranker(source)
     if found is None and isinstance(source, CrossEncoderConfig):
         _check_head(source)
-    alone = {"pooling": "mean", "similarity": "cosine"} if isinstance(source, DualEncoderConfig) else {}
-    values = alone if found is None else {key: found.values.get(key) for key in TOKEN_LIMITS}
-    lengths = {key: values.get(key) or longest(source) for key in TOKEN_LIMITS if hasattr(source, key)}
-    return {**values, **lengths}
+    stored = {} if found is None else found.values
+    alone = isinstance(source, DualEncoderConfig) and found is None
+    lengths = {key: stored.get(key) or longest(source) for key in TOKEN_LIMITS if hasattr(source, key)}
+    return {**lengths, **({"pooling": "mean", "similarity": "cosine"} if alone else {})}
 
 
 def _check_head(source: CrossEncoderConfig) -> None:

@@ -86,7 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, {"error": f"no, {self.headers['Authorization']}"}, server.headers)
         elif "query" in body:
             results = [
-                {"index": at, "relevance_score": score(body["query"], text)} for at, text in enumerate(body["documents"])
+                {"index": at, "relevance_score": score(body["query"], text)}
+                for at, text in enumerate(body["documents"])
             ]
             results.sort(key=lambda entry: -float(entry["relevance_score"]))
             self._send(200, server.spoil({"results": results, "usage": {"total_tokens": TOKENS}}))
@@ -115,7 +116,7 @@ def every_third_fails(call: int) -> int | None:
 def serving() -> Iterator[Endpoint]:
     """Serve until the block ends."""
     server = Endpoint()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield server

@@ -197,9 +197,6 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
     "cross_validate.pool_selected": lambda inputs: Ranking(
         sum(next(iter(fold["measures"].values())).queries for fold in inputs.folds), 0
     ),
-    "endpoints.rerank_at": lambda inputs: Ranking(
-        min(inputs.data.count(inputs.split), inputs.queries or inputs.ranking.queries), inputs.ranking.k
-    ),
     "evaluate.evaluate": lambda inputs: Ranking(inputs.ranking.queries, 0),
     "expand.chosen_queries": lambda inputs: _expanded(inputs.data, [inputs.split], 1, IN_FILE),
     "expand.concatenated": _concatenated,
@@ -257,6 +254,11 @@ def _start_as_it_comes(site: Site, inputs: Inputs) -> Work:
     config, most = inputs.config, min(longest(inputs.config), inputs.most)
     left_out = {key: most for key in TOKEN_LIMITS if getattr(config, key, most) is None}
     return _start(site, Inputs({**inputs, "config": config.model_copy(update=left_out)}))
+
+
+def _ask(site: Site, inputs: Inputs) -> Work:
+    """Nobody here knows how fast an address answers."""
+    raise UnknownSize("the time of an answer")
 
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
@@ -528,6 +530,9 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "choose_neighbours.chosen": _choose_neighbours,
     "encode.encode_documents": _encode,
     "encode.encode_queries": _encode,
+    "endpoints.embed_documents_at": _ask,
+    "endpoints.embed_queries_at": _ask,
+    "endpoints.rerank_at": _ask,
     "evaluate.averages": _results,
     "evaluate.results": _results,
     "expand.expand_by_model": _expand_by_model,

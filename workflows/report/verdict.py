@@ -248,7 +248,7 @@ class Verdict:
         nouns = {"models": "models", "indexes": "indexes and vectors"}
         sizes = [f"{size(self.bytes[kind])} of {noun}" for kind, noun in nouns.items() if self.bytes.get(kind)]
         needs = " and ".join(sizes)
-        paid = "" if self.money is None else f" 1,000 queries cost {1000 * self.money:,.2f} there."
+        paid = "" if self.money is None else f" The addresses charge {1000 * self.money:,.2f} for 1,000 queries."
         if self.milliseconds is None:
             return f"It needs {needs}.{paid}" if needs else paid.strip()
         took = f"A query took {latency(self.milliseconds)} in this run (measured with many queries at once)"

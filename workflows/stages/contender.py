@@ -1,4 +1,4 @@
-"""The config of a contender: a system that the user runs today, as a row of the table and a candidate of the verdict."""
+"""The config of a contender: a system that the user runs today, which is a row of the table and may be chosen."""
 
 from typing import Any, Self
 

@@ -93,7 +93,9 @@ def _contending(
     if contender.reranker is None:
         return first
     ranker = collection.model_as_it_comes(f"{name} reranker", contender.reranker, objective="ranker")
-    return Reranked(name, collection.data, first, ranker, RerankConfig(depth=contender.depth, queries=contender.queries))
+    return Reranked(
+        name, collection.data, first, ranker, RerankConfig(depth=contender.depth, queries=contender.queries)
+    )
 
 
 def from_files(collection: Collection, config: CollectionConfig) -> dict[str, Computed]:

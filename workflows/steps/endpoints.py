@@ -168,9 +168,7 @@ class _Reranker(_Asker):
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the scores of some queries' documents."""
-        requests = {
-            str(self._rows[place]): partial(self._score, place) for place in range(task["start"], task["stop"])
-        }
+        requests = {str(self._rows[place]): partial(self._score, place) for place in range(task["start"], task["stop"])}
         found = self._contents(task, requests, 1)
         save_array(path, np.concatenate([np.asarray(values, np.float32) for values in found]))
 

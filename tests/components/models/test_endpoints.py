@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,17 @@ from pydantic import ValidationError
 
 from sparring.components.config import UserError
 from sparring.components.models import endpoints
-from sparring.components.models.endpoints import Answer, Answers, Client, Price, ask_all, pause, retry_after, scores, vectors
+from sparring.components.models.endpoints import (
+    Answer,
+    Answers,
+    Client,
+    Price,
+    ask_all,
+    pause,
+    retry_after,
+    scores,
+    vectors,
+)
 from tests.support.endpoint import KEY, TOKENS, Endpoint, every_third_fails, score, vector
 
 TEXTS = ["one", "two", "three"]
@@ -23,7 +34,14 @@ def asking(server: Endpoint, **keys: Any) -> endpoints.Endpoint:
 
 
 def ask(server: Endpoint, **keys: Any) -> Answer:
-    return scores(Client(asking(server, **keys)), asking(server), "q", TEXTS)
+    with closing(Client(asking(server, **keys))) as client:
+        return scores(client, asking(server), "q", TEXTS)
+
+
+def embed(server: Endpoint, **keys: Any) -> Answer:
+    wanted = asking(server, url=f"{server.url}/embeddings", **keys)
+    with closing(Client(wanted)) as client:
+        return vectors(client, wanted, TEXTS)
 
 
 def test_scores_come_in_the_order_of_the_documents(endpoint: Endpoint) -> None:
@@ -34,8 +52,7 @@ def test_scores_come_in_the_order_of_the_documents(endpoint: Endpoint) -> None:
 
 
 def test_vectors_come_in_the_order_of_the_texts(endpoint: Endpoint) -> None:
-    wanted = asking(endpoint, url=f"{endpoint.url}/embeddings", model=None)
-    assert vectors(Client(wanted), wanted, TEXTS).content == [vector(text) for text in TEXTS]
+    assert embed(endpoint, model=None).content == [vector(text) for text in TEXTS]
     assert endpoint.bodies == [{"input": TEXTS, "encoding_format": "float"}]
 
 
@@ -60,7 +77,7 @@ def test_pauses_double_and_what_the_address_asks_for_is_waited() -> None:
 def test_a_request_that_keeps_failing_ends_the_step(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint.fails = lambda call: 500
     monkeypatch.setattr(endpoints, "TRIES", 3)
-    with pytest.raises(UserError, match="status 500.*All answers so far are kept") as caught:
+    with pytest.raises(UserError, match=r"status 500.*All answers so far are kept") as caught:
         ask(endpoint)
     assert (endpoint.calls, caught.value.code) == (3, "no-answer")
     endpoint.headers = {"Retry-After": "100000"}
@@ -103,9 +120,8 @@ def test_an_answer_of_another_form_is_refused(endpoint: Endpoint, spoil: Any) ->
 
 def test_vectors_of_several_lengths_are_refused(endpoint: Endpoint) -> None:
     endpoint.spoil = lambda answer: {"data": [{"index": at, "embedding": [1.0] * (at + 1)} for at in range(3)]}
-    wanted = asking(endpoint, url=f"{endpoint.url}/embeddings")
     with pytest.raises(UserError) as caught:
-        vectors(Client(wanted), wanted, TEXTS)
+        embed(endpoint)
     assert caught.value.code == "unknown-answer"
 
 
@@ -169,7 +185,8 @@ def test_a_line_that_was_cut_is_asked_again(tmp_path: Path) -> None:
     answers.add("b", Answer([2.0], {"searches": 1, "tokens": 3, "seconds": 0.5}))
     assert answers.usage() == {"answers": 2, "searches": 3, "tokens": None, "seconds": 1.0}
     answers.close()
-    assert [Answers(path)[key] for key in ("a", "b")] == [[1.0], [2.0]]
+    with closing(Answers(path)) as answers:
+        assert [answers[key] for key in ("a", "b")] == [[1.0], [2.0]]
 
 
 def test_a_price_is_of_one_unit() -> None:

@@ -127,7 +127,9 @@ def test_a_run_measures_models_and_addresses(
     reranked = [pair for pair in endpoint.asked_twice if pair[0]]
     assert reranked == []
 
-    queries = {row["query_id"]: row["text"] for row in pq.read_table(place.artifact("data") / "queries.parquet").to_pylist()}
+    queries = {
+        row["query_id"]: row["text"] for row in pq.read_table(place.artifact("data") / "queries.parquet").to_pylist()
+    }
     documents = pq.read_table(place.artifact("data") / "documents.parquet").to_pylist()
     by_id = {row["doc_id"]: document_text(row["title"], row["text"]) for row in documents}
     check_order(classifier, place, queries, by_id)

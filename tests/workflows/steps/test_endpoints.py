@@ -51,7 +51,7 @@ def found(data: Path, tmp_path: Path) -> dict[str, list[str]]:
 
 def reranked(data: Path, out: Path, endpoint: Endpoint, **options: Any) -> dict[str, Any]:
     out.mkdir(exist_ok=True)
-    options = {"split": "test", "depth": 6, "queries": None, **options}
+    options = {"split": "train", "depth": 6, "queries": None, **options}
     return rerank_at(out, toy.INLINE, data=data, ranking=out.parent / "ranking", endpoint=endpoint, **options)
 
 
@@ -100,7 +100,7 @@ import sparring.workflows.steps.endpoints as module
 module.QUERIES_PER_FILE = int(files)
 Path(out).mkdir(exist_ok=True)
 endpoint = Endpoint(url=url, model="m", key_from="RERANK_KEY")
-rerank_at(Path(out), toy.INLINE, data=Path(data), ranking=Path(out).parent / "ranking", split="test",
+rerank_at(Path(out), toy.INLINE, data=Path(data), ranking=Path(out).parent / "ranking", split="train",
           endpoint=endpoint, depth=6, queries=None)
 """
 
@@ -153,7 +153,7 @@ def done(folder: Path) -> int:
 
 def test_documents_with_equal_texts_are_sent_once(data: Path, tmp_path: Path, endpoint: Server) -> None:
     toy.write_ranking(tmp_path / "ranking", {"q18": ["d1", "d31", "d18"]})  # d31 says what d1 says
-    reranked(data, tmp_path / "out", asking(endpoint))
+    reranked(data, tmp_path / "out", asking(endpoint), split="test")
     assert [len(body["documents"]) for body in endpoint.bodies] == [2]
     rows = dict(ranked(tmp_path / "out")["q18"])
     assert rows["d1"] == rows["d31"]
@@ -194,9 +194,7 @@ def test_how_to_ask_is_no_identity_and_the_key_is_nowhere(
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_a_missing_key_is_refused_before_the_run(
-    data: Path, endpoint: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key_is_refused_before_the_run(data: Path, endpoint: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RERANK_KEY")
     refuses = rerank_at.description.refuses  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="RERANK_KEY is not set"):

@@ -136,7 +136,11 @@ def test_a_reranker_as_it_comes_has_a_head(tmp_path: Path, encoder: Path, retrie
 
 
 def test_a_reranker_as_it_comes_keeps_its_head(tmp_path: Path, encoder: Path) -> None:
-    for name, options in {"cls": {"pooling": "cls"}, "mean": {"pooling": "mean"}, "maxsim": {"pooling": "maxsim"}}.items():
+    for name, options in {
+        "cls": {"pooling": "cls"},
+        "mean": {"pooling": "mean"},
+        "maxsim": {"pooling": "maxsim"},
+    }.items():
         source = toy.started(tmp_path / name, toy.ranker_config(encoder, **options)) / "model"
         (tmp_path / f"{name} again").mkdir()
         config = toy.ranker_config(source, pooling=None, pair_tokens=None, dropout=None)

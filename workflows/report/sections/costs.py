@@ -41,7 +41,11 @@ def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iter
     for cost in systems:
         phases = {"expand": cost.expand, "rerank": cost.rerank, "retrieve": cost.retrieve}
         spent = [span for spans in phases.values() for span in spans]
-        steps = [*(charge.step for charge in cost.charges), *cost.index, *(step for span in spent for step in (span.step, span.over) if step is not None)]
+        steps = [
+            *(charge.step for charge in cost.charges),
+            *cost.index,
+            *(step for span in spent for step in (span.step, span.over) if step is not None),
+        ]
         records = {node.fingerprint: record for node in steps if (record := store.record(node)) is not None}
         if any(node.fingerprint not in records for node in steps):
             continue
