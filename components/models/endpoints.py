@@ -248,10 +248,11 @@ def scores(client: Client, endpoint: Endpoint, query: str, documents: list[str])
     """Score documents for a query. The answer's content has a score for each document, in their order."""
     answer = client.ask({"query": query, "documents": documents, "top_n": len(documents)})
     found = _in_order(endpoint, answer.content.get("results"), "results", len(documents))
-    values = [entry.get("relevance_score") for entry in found]
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+    named = [entry.get("relevance_score") for entry in found]
+    values = [float(value) for value in named if isinstance(value, int | float) and math.isfinite(value)]
+    if len(values) < len(documents):
         raise misread(endpoint, "without a number as `relevance_score` of each document")
-    return Answer([float(value) for value in values], answer.usage)
+    return Answer(values, answer.usage)
 
 
 def vectors(client: Client, endpoint: Endpoint, texts: list[str]) -> Answer:
