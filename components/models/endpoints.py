@@ -247,8 +247,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 def scores(client: Client, endpoint: Endpoint, query: str, documents: list[str]) -> Answer:
     """Score documents for a query. The answer's content has a score for each document, in their order."""
     answer = client.ask({"query": query, "documents": documents, "top_n": len(documents)})
-    found = _in_order(endpoint, answer.content.get("results"), "results", len(documents))
-    named = [entry.get("relevance_score") for entry in found]
+    entries = _in_order(endpoint, answer.content.get("results"), "results", len(documents))
+    named = [entry.get("relevance_score") for entry in entries]
     values = [float(value) for value in named if isinstance(value, int | float) and math.isfinite(value)]
     if len(values) < len(documents):
         raise misread(endpoint, "without a number as `relevance_score` of each document")
@@ -258,8 +258,8 @@ def scores(client: Client, endpoint: Endpoint, query: str, documents: list[str])
 def vectors(client: Client, endpoint: Endpoint, texts: list[str]) -> Answer:
     """Embed texts. The answer's content has a vector for each text, in their order."""
     answer = client.ask({"input": texts, "encoding_format": "float"})
-    found = _in_order(endpoint, answer.content.get("data"), "data", len(texts))
-    values = [entry.get("embedding") for entry in found]
+    entries = _in_order(endpoint, answer.content.get("data"), "data", len(texts))
+    values = [entry.get("embedding") for entry in entries]
     lists = [value for value in values if isinstance(value, list) and value]
     if len(lists) < len(texts) or len({len(value) for value in lists}) > 1:
         raise misread(endpoint, "without an `embedding` of one length for each text")

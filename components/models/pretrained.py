@@ -120,8 +120,8 @@ def classifier(source: Pretrained, folder: str = "") -> Any:
 def plain_classifier(source: Pretrained, folder: str) -> Any:
     """Read a classifier without an adapter."""
     label = getattr(source, "label", None)
-    several = {} if label is not None else {"num_labels": 1}
-    model = read(AutoModelForSequenceClassification, source, folder, **several)
+    options = {} if label is not None else {"num_labels": 1}
+    model = read(AutoModelForSequenceClassification, source, folder, **options)
     if label is not None:
         _keep_label(model, source, label, getattr(source, "other_label", None))
     return for_reading(keep_layers(model, source.layers))
@@ -137,11 +137,11 @@ def _keep_label(model: Any, source: Pretrained, *labels: int | str | None) -> No
     for key, label in zip(("label", "other_label"), labels, strict=True):
         if label is None:
             continue
-        found = [index for index, name in names.items() if label in (index, name)]
-        if not found:
-            known = ", ".join(f"{index} ({name})" for index, name in names.items())
-            raise UserError(f"{key}: got {label}, but {source.model} has other labels. Use one of these: {known}.")
-        rows.append(found[0])
+        indexes = [index for index, name in names.items() if label in (index, name)]
+        if not indexes:
+            labelled = ", ".join(f"{index} ({name})" for index, name in names.items())
+            raise UserError(f"{key}: got {label}, but {source.model} has other labels. Use one of these: {labelled}.")
+        rows.append(indexes[0])
     base = set(model.base_model.modules())
     heads = [
         (name, part)

@@ -167,11 +167,11 @@ def usual(source: DualEncoderConfig | CrossEncoderConfig) -> dict[str, Any]:
 
     Raise UserError for a ranker that would need a new head.
     """
-    found = retriever(source) if isinstance(source, DualEncoderConfig) else ranker(source)
-    if found is None and isinstance(source, CrossEncoderConfig):
+    content = retriever(source) if isinstance(source, DualEncoderConfig) else ranker(source)
+    if content is None and isinstance(source, CrossEncoderConfig):
         _check_head(source)
-    stored = {} if found is None else found.values
-    alone = isinstance(source, DualEncoderConfig) and found is None
+    stored = {} if content is None else content.values
+    alone = isinstance(source, DualEncoderConfig) and content is None
     lengths = {key: stored.get(key) or longest(source) for key in TOKEN_LIMITS if hasattr(source, key)}
     return {**lengths, **({"pooling": "mean", "similarity": "cosine"} if alone else {})}
 

@@ -77,18 +77,18 @@ def _contending(
             query_prompt=contender.query_prompt,
             document_prompt=contender.document_prompt,
         )
-    elif (of := contender.of or FIRST) in before:
-        first = before[of]
+    elif (row := contender.of or FIRST) in before:
+        first = before[row]
     else:
         raise Invalid(
-            f"contenders: {name}: of: no row before it is called {of!r}; accepted: {listing(before)}",
+            f"contenders: {name}: of: no row before it is called {row!r}; accepted: {listing(before)}",
             "unknown-name",
             f"contenders.{name}.of",
         )
     if contender.rerank_url is not None:
         endpoint, price = contender.endpoint, contender.price
         return RemoteReranked(
-            name, collection.data, endpoint, price, over=first, depth=contender.depth, asked=contender.queries
+            name, collection.data, endpoint, price, over=first, depth=contender.depth, sample=contender.queries
         )
     if contender.reranker is None:
         return first

@@ -70,9 +70,9 @@ def rerank_at(
         write_array(out / "pairs.npy", pairs)
         shards = row_shards(len(np.unique(lists.queries)), QUERIES_PER_FILE, "part-{:05d}.npy")
         usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
-        found = np.empty(len(pairs), np.float32)
-        found[by_query] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-        write(out / "ranking.parquet", lists.reordered(found), RANKING)
+        by_pair = np.empty(len(pairs), np.float32)
+        by_pair[by_query] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+        write(out / "ranking.parquet", lists.reordered(by_pair), RANKING)
         write_json(out / USAGE, {"pairs": len(pairs), "queries": usage["answers"], **usage})
     return _finished(out, "pairs.npy", "part-*.npy")
 
@@ -141,12 +141,12 @@ class _Asker:
         self._endpoint, self._folder = endpoint, Path(folder)
         self._finished: Path | None = None
 
-    def _contents(self, task: dict[str, Any], requests: Mapping[str, Callable[[Client], Answer]], size: int) -> Any:
-        """Return the contents of a shard's answers, and count them. A request is for `size` units of progress."""
+    def _contents(self, task: dict[str, Any], requests: Mapping[str, Callable[[Client], Answer]]) -> Any:
+        """Return the contents of a shard's answers, and count them."""
         if self._finished is not None:  # its shard's file is there
             self._finished.unlink()
         path = self._folder / f"asked-{task['start']:010d}.jsonl"
-        contents, usage = ask_all(self._endpoint, path, requests, partial(progress.report, size))
+        contents, usage = ask_all(self._endpoint, path, requests, partial(progress.report, 1))
         write_json(self._folder / _usage_file(task), usage)
         transfer.upload(self._folder / _usage_file(task))
         self._finished = path
@@ -161,16 +161,16 @@ class _Reranker(_Asker):
         queries, self._documents = np.load(pairs).T
         self._rows, starts = np.unique(queries, return_index=True)
         self._starts = np.append(starts, len(queries))
-        asked = read(data / "queries.parquet", QUERIES, columns=["text"])["text"].take(self._rows)
-        self._queries = asked.to_pylist()
+        texts = read(data / "queries.parquet", QUERIES, columns=["text"])["text"].take(self._rows)
+        self._queries = texts.to_pylist()
         wanted = np.unique(self._documents)
         self._texts = dict(zip(wanted.tolist(), _document_texts(data, wanted), strict=True))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the scores of some queries' documents."""
         requests = {str(self._rows[place]): partial(self._score, place) for place in range(task["start"], task["stop"])}
-        found = self._contents(task, requests, 1)
-        save_array(path, np.concatenate([np.asarray(values, np.float32) for values in found]))
+        by_query = self._contents(task, requests)
+        save_array(path, np.concatenate([np.asarray(values, np.float32) for values in by_query]))
 
     def _score(self, place: int, client: Client) -> Answer:
         """Score a query's documents. Documents with equal texts are sent once."""
@@ -194,8 +194,9 @@ class _Embedder(_Asker):
         distinct = list(dict.fromkeys(texts))
         batches = [distinct[start : start + TEXTS_PER_REQUEST] for start in range(0, len(distinct), TEXTS_PER_REQUEST)]
         requests = {str(number): partial(self._embed, batch) for number, batch in enumerate(batches)}
-        found = [np.frombuffer(base64.b64decode(content), "<f4") for content in self._contents(task, requests, 1)]
-        rows = [row for flat, batch in zip(found, batches, strict=True) for row in flat.reshape(len(batch), -1)]
+        contents = self._contents(task, requests)
+        flat_vectors = [np.frombuffer(base64.b64decode(content), "<f4") for content in contents]
+        rows = [row for flat, batch in zip(flat_vectors, batches, strict=True) for row in flat.reshape(len(batch), -1)]
         if len({len(row) for row in rows}) > 1:
             raise misread(self._endpoint, "of another length than earlier vectors")
         places = {text: place for place, text in enumerate(distinct)}

@@ -116,7 +116,7 @@ class RemoteReranked(Remote):
     over: System
     """The system whose rankings are reordered."""
     depth: int
-    asked: int | None = None
+    sample: int | None = None
     """Number of judged queries to rerank. If None, all queries are reranked."""
 
     expense = 4
@@ -136,7 +136,7 @@ class RemoteReranked(Remote):
             split=split,
             endpoint=self.endpoint,
             depth=self.depth,
-            queries=self.asked,
+            queries=self.sample,
         )
 
     def cost(self, split: str) -> Cost:

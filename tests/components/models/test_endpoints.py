@@ -119,7 +119,7 @@ def test_an_answer_of_another_form_is_refused(endpoint: Endpoint, spoil: Any) ->
 
 
 def test_vectors_of_several_lengths_are_refused(endpoint: Endpoint) -> None:
-    endpoint.spoil = lambda answer: {"data": [{"index": at, "embedding": [1.0] * (at + 1)} for at in range(3)]}
+    endpoint.spoil = lambda answer: {"data": [{"index": index, "embedding": [1.0] * (index + 1)} for index in range(3)]}
     with pytest.raises(UserError) as caught:
         embed(endpoint)
     assert caught.value.code == "unknown-answer"

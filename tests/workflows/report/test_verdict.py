@@ -296,8 +296,8 @@ def test_contenders_are_compared_with_the_system_unless_they_are_its_baseline() 
 
 
 def test_a_price_is_part_of_the_cost() -> None:
-    said = "indexes and vectors. The addresses charge 2.00 for 1,000 queries."
-    assert replace(VERDICT, money=0.002).sentences[2].endswith(said)
+    ending = "indexes and vectors. The addresses charge 2.00 for 1,000 queries."
+    assert replace(VERDICT, money=0.002).sentences[2].endswith(ending)
     bare = replace(VERDICT, money=0.002, milliseconds=None, bytes={})
     assert bare.sentences[2] == "The addresses charge 2.00 for 1,000 queries."
 
