@@ -32,7 +32,7 @@ class StageConfig(Config):
     in_java: ClassVar[bool] = False
     """True if Lucene searches, in a thread of its own."""
     has: ClassVar[Literal["vectors", "words"] | None] = None
-    """What other stages can read of it: a vector of each document, or an index of words."""
+    """Data that other stages can read of it: a vector of each document, or an index of words."""
 
     @property
     def inputs(self) -> list[str]:

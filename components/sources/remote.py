@@ -21,7 +21,7 @@ from sparring.components.files import file_names, replacing
 
 VARIABLE = "SPARRING_CACHE"
 VERSION_KEYS = {"size", "etag", "lastmodified", "created", "updated", "mtime", "crc", "blobid", "contentmd5", "digest"}
-"""What file systems say of a file that changes with its contents. Hyphens and underscores are left out."""
+"""Facts about a file that change with its contents, as file systems name them without hyphens and underscores."""
 VERSIONS = "versions.json"
 
 
@@ -47,8 +47,8 @@ def local_path(url: str) -> Path:
 def problems(paths: Sequence[str]) -> list[str]:
     """Say for paths from `local_path` at which nothing is why their URLs could not be read."""
     failed = {str(Path(url)): (url, copy.problem) for url, copy in _copies.items() if copy.problem}
-    found = {failed[place] for place in failed for path in paths if Path(path).is_relative_to(place)}
-    return [f"{url}: cannot be read: {problem}" for url, problem in sorted(found)]
+    named = {failed[place] for place in failed for path in paths if Path(path).is_relative_to(place)}
+    return [f"{url}: cannot be read: {problem}" for url, problem in sorted(named)]
 
 
 def url_of(path: str) -> str:
@@ -86,7 +86,7 @@ def _copy(url: str) -> Path:
         if not listed:
             raise FileNotFoundError("no files are there")
         place = folder / next(iter(file_names([root.rstrip("/").rpartition("/")[2] or "data"]).values()))
-        versions = {name: _version(found) for name, found in listed.items()}
+        versions = {name: _version(facts) for name, facts in listed.items()}
         had = json.loads((folder / VERSIONS).read_text()) if (folder / VERSIONS).exists() else {}
         _remove_others(place, set(versions))
         wanted = [name for name, version in versions.items() if had.get(name) != version or not (place / name).exists()]
@@ -123,9 +123,9 @@ def _listed(system: Any, root: str) -> dict[str, dict[str, Any]]:
     """Return what a file system says of the files below a path, by their names inside. A file is named ""."""
     if isinstance(system.protocol, str | tuple) and "http" in system.protocol:  # a page has links, and no files
         return {"": {**system.info(root), "name": root}}
-    found: dict[str, dict[str, Any]] = system.find(root, detail=True)
+    files: dict[str, dict[str, Any]] = system.find(root, detail=True)
     top = root.rstrip("/")
-    names = {path.removeprefix(top).lstrip("/"): {**facts, "name": path} for path, facts in sorted(found.items())}
+    names = {path.removeprefix(top).lstrip("/"): {**facts, "name": path} for path, facts in sorted(files.items())}
     if outside := next((name for name in names if ".." in name.split("/")), None):
         raise ValueError(f"{outside!r} leads out of the folder")
     return names

@@ -82,8 +82,8 @@ class SystemConfig(Config):
                 if isinstance(self.stages[source], ReaderStage):
                     message = f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage"
                     raise Invalid(message, "reads-a-reader")
-            if isinstance(stage, LaterStage) and stage.needs not in (None, self.stages[stage.of].has):
-                message = f"stages.{name}.of: {stage.of!r} has no {stage.needs}; accepted: a stage that has"
+            if isinstance(stage, LaterStage) and stage.needs and self.stages[stage.of].has != stage.needs:
+                message = f"stages.{name}.of: {stage.of!r} has no {stage.needs}; accepted: a stage that has them"
                 raise Invalid(message, f"no-{stage.needs}")
             if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))

@@ -78,7 +78,7 @@ class LaterStage(StageConfig):
 
     @property
     def needs(self) -> Literal["vectors", "words"] | None:
-        """What the stage `of` must have: a vector of each document, or an index of words."""
+        """Data that the stage `of` must have: a vector of each document, or an index of words."""
         return None
 
     def reach(self, config: SystemConfig) -> int:
