@@ -49,7 +49,8 @@ class Contender(Config):
     depth: int = Field(50, ge=1)
     """Number of documents of each query that are reranked. The remaining documents follow in their old order."""
     queries: int | None = Field(None, ge=1)
-    """Number of each split's judged queries to rerank, the same queries for every system. Null reranks all."""
+    """Number of each split's judged queries to rerank, the same queries for every system. All systems are
+    then chosen by this sample. Null reranks all."""
 
     @field_validator("embedder", "reranker", mode="before")
     @classmethod

@@ -40,9 +40,10 @@ def start(out: Path, machine: Machine, *, config: StartConfig, encoder: Path | N
     return _written(out, config, encoder)
 
 
-def _refuses_as_it_comes(config: StartConfig) -> None:
-    """Refuse what `start` refuses."""
-    _refuses(config, None)
+def _refuses_as_it_comes(config: StartConfig, most: int) -> None:
+    """Refuse what `start` refuses, and a ranker that would need a new head."""
+    if can_be_read(config):
+        _refuses(_as_it_comes(config, most)[0], None)
 
 
 @Description(part="data", refuses=_refuses_as_it_comes)
@@ -52,16 +53,22 @@ def start_as_it_comes(out: Path, machine: Machine, *, config: StartConfig, most:
 
     UserError for a ranker that would need a new head.
     """
+    config, cut = _as_it_comes(config, most)
+    summary = _written(out, config, None)
+    if not cut:
+        return summary
+    lengths = listing(f"`{key}` is {most:,} instead of {length:,}" for key, length in cut.items())
+    return {**summary, "note": f"{lengths}, because `tokens.max_tokens` keeps no more tokens of a text."}
+
+
+def _as_it_comes(config: StartConfig, most: int) -> tuple[StartConfig, dict[str, int]]:
+    """Fill in what a config leaves out as sentence-transformers does. Return the lengths that `most` cuts, too."""
     from sparring.components.models import sentence_modules  # imports torch
 
     usual = sentence_modules.usual(config) if isinstance(config, DualEncoderConfig | CrossEncoderConfig) else {}
     filled = {key: value for key, value in usual.items() if getattr(config, key) is None}
     cut = {key: filled[key] for key in TOKEN_LIMITS if filled.get(key, 0) > most}
-    summary = _written(out, config.model_copy(update=filled | dict.fromkeys(cut, most)), None)
-    if not cut:
-        return summary
-    lengths = listing(f"`{key}` is {most:,} instead of {length:,}" for key, length in cut.items())
-    return {**summary, "note": f"{lengths}, because `tokens.max_tokens` keeps no more tokens of a text."}
+    return config.model_copy(update=filled | dict.fromkeys(cut, most)), cut
 
 
 def _written(out: Path, config: StartConfig, encoder: Path | None) -> dict[str, Any]:
