@@ -189,7 +189,7 @@ class _Embedder(_Asker):
         self._data, self._split, self._prompt, self._dtype = data, split, prompt, dtype
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the vectors of some texts. Equal texts are sent once."""
+        """Write the vectors of some texts. Equal texts of one file are sent once."""
         texts = [self._prompt + text or " " for text in self._read(task)]  # addresses refuse empty texts
         distinct = list(dict.fromkeys(texts))
         batches = [distinct[start : start + TEXTS_PER_REQUEST] for start in range(0, len(distinct), TEXTS_PER_REQUEST)]

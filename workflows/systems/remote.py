@@ -13,10 +13,11 @@ from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.endpoints import embed_documents_at, embed_queries_at, rerank_at
 from sparring.workflows.steps.search import SearchConfig, search
 from sparring.workflows.store.dag import Step, step
-from sparring.workflows.systems.system import Charge, Cost, Names, System, TimeSpent
+from sparring.workflows.systems.system import Charge, Cost, Names, System, TimeSpent, parts_of
 
 if TYPE_CHECKING:
     from sparring.workflows.store.store import Store
+    from sparring.workflows.systems.rows import Row
 
 ANSWERED = "seconds"
 """Key of the summary with the seconds until the answers came, each request by itself."""
@@ -144,3 +145,8 @@ class RemoteReranked(Remote):
         reranked = self.ranking(split)
         rerank = (TimeSpent(reranked, seconds=ANSWERED),)
         return super().cost(split) + Cost(rerank=rerank, charges=self.charges(reranked))
+
+
+def is_remote(row: Row) -> bool:
+    """Tell whether a row's system asks an address."""
+    return row.system is not None and any(isinstance(part, Remote) for part in parts_of(row.system))

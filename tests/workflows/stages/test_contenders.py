@@ -12,10 +12,12 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import document_text
 from sparring.components.evaluation.selection import FILE
-from sparring.components.files import read_json
+from sparring.components.files import read_json, write_json
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.store.dag import graph
+from sparring.workflows.store.object_store import open_store
+from sparring.workflows.systems import deployable
 from sparring.workflows.systems.deployable import Deployment
 from tests.support import tiny, toy
 from tests.support.endpoint import KEY, Endpoint, every_third_fails
@@ -115,7 +117,8 @@ def test_a_run_measures_models_and_addresses(
         "bare": {"embedder": str(encoder)},
         "embeddings": {**address, "embedder_url": f"{endpoint.url}/embeddings"},
     }
-    place = tiny.place(tmp_path / "place", untrained(beir, encoder, contenders))
+    place_tree = untrained(beir, encoder, contenders)
+    place = tiny.place(tmp_path / "place", place_tree)
     assert place("run") == 0
     metrics = place.metrics()
     assert contenders.keys() <= {row["system"] for row in metrics["rows"]}
@@ -144,11 +147,16 @@ def test_a_run_measures_models_and_addresses(
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
     assert KEY not in printed
 
-    rows = read(place.folder, untrained(beir, encoder, contenders)).outcome.ranked
+    rows = read(place.folder, place_tree).outcome.ranked
     assert [type(stage).__name__ for stage in Deployment.of_row(rows["ours"]).stages.values()] == ["Dense", "Reranked"]
     for name, path in {"vendor": "rerank", "embeddings": "embeddings"}.items():
         with pytest.raises(UserError, match=re.escape(f"its ranking comes from {endpoint.url}/{path}")):
             Deployment.of_row(rows[name])
+    write_json(place.artifact("selection") / FILE, {**selection, "deploy": "vendor"})
+    best = sorted(selection["candidates"], key=lambda candidate: -candidate["value"])
+    asked = deployable.asked(read(place.folder, place_tree).outcome, open_store(place.where))
+    assert asked is not None
+    assert asked.name == next(entry["system"] for entry in best if entry["system"] not in ("vendor", "embeddings"))
     assert place("export", str(tmp_path / "out"), "--system", "vendor") == 2
     assert place("export", str(tmp_path / "out"), "--system", "ours") == 0
 
