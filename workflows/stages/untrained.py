@@ -53,10 +53,16 @@ def add_untrained(
         results.add(system, fused_with_bm25(system, collection, whole, config, fusion), seed=seed)
     for system, imported in from_files(collection, config).items():
         results.add(system, imported, seed=seed)
-    for system, contender in config.contenders.items():
+    add_contenders(results, seed=seed)
+
+
+@in_phase(UNTRAINED)
+def add_contenders(results: Results, *, seed: int) -> None:
+    """Measure the contenders, after the rows that they may rerank."""
+    for name, contender in results.config.contenders.items():
         before = {row.name: row.system for row in results.rows if row.seed == seed and row.system is not None}
-        contending = _contending(system, contender, collection, config, before)
-        results.add(system, contending, seed=seed, queries=contender.queries, contender=True)
+        system = _contending(name, contender, results.collection, results.config, before)
+        results.add(name, system, seed=seed, queries=contender.queries, contender=True)
 
 
 def _contending(

@@ -154,9 +154,9 @@ def test_a_run_measures_models_and_addresses(
             Deployment.of_row(rows[name])
     write_json(place.artifact("selection") / FILE, {**selection, "deploy": "vendor"})
     best = sorted(selection["candidates"], key=lambda candidate: -candidate["value"])
-    asked = deployable.asked(read(place.folder, place_tree).outcome, open_store(place.where))
-    assert asked is not None
-    assert asked.name == next(entry["system"] for entry in best if entry["system"] not in ("vendor", "embeddings"))
+    answering = deployable.asked(read(place.folder, place_tree).outcome, open_store(place.where))
+    assert answering is not None
+    assert answering.name == next(entry["system"] for entry in best if entry["system"] not in ("vendor", "embeddings"))
     assert place("export", str(tmp_path / "out"), "--system", "vendor") == 2
     assert place("export", str(tmp_path / "out"), "--system", "ours") == 0
 

@@ -151,3 +151,14 @@ def test_a_reranker_as_it_comes_keeps_its_head(tmp_path: Path, encoder: Path) ->
         for first, second in zip(*weights, strict=True):
             before, after = load_file(first), load_file(second)
             assert all(before[key].equal(after[key]) for key in before)
+
+
+def test_a_language_model_as_it_comes_scores_by_a_token(tmp_path: Path) -> None:
+    source = toy.write_encoder(tmp_path / "base", "mistral", head=True)
+    options = {"true_token": "y", "false_token": "n", "template": "query: {query} document: {document}"}
+    config = toy.ranker_config(source, pooling=None, pair_tokens=None, dropout=None, **options)
+    start_as_it_comes(tmp_path, toy.INLINE, config=config, most=64)
+    saved = read_json(tmp_path / "model" / MODEL_CONFIG)
+    assert (saved["pooling"], saved["pair_tokens"], saved["true_token"]) == ("token", 64, "y")
+    with refused("model", "unsupported-model", "it has no head that scores a pair"):
+        start_as_it_comes(tmp_path, toy.INLINE, config=config.model_copy(update=dict.fromkeys(options)), most=64)
