@@ -24,7 +24,6 @@ from sparring.workflows.stages.starting import RetrieverToMeasure
 from sparring.workflows.stages.untrained import add_contenders
 from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.search import SearchConfig
-from sparring.workflows.steps.start import start_as_it_comes
 from sparring.workflows.steps.tokenize import TokenizeConfig
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled
 from sparring.workflows.systems.fused import Fused
@@ -132,8 +131,7 @@ def build(config: Config) -> Outcome:
             pictures += sizes.table(f"sizes ({name})")
         rows += results.rows
         measured = graph(node for row in results.rows for node in row.steps)
-        models = [retriever.step, *(node for node in measured if node.function is start_as_it_comes)]
-        shared = {node.fingerprint for node in graph(models)}
+        shared = {node.fingerprint for node in [*graph([retriever.step]), *_without_data(measured)]}
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in measured if node.fingerprint not in shared}
         first = first or Outcome(
             results=collection.lexical.ranking(dataset.split),
@@ -153,6 +151,15 @@ def build(config: Config) -> Outcome:
     return replace(
         first, results=relabelled(results_step, labels), rows=rows, parts=config.parts(), pictures=tuple(pictures)
     )
+
+
+def _without_data(nodes: list[Step]) -> list[Step]:
+    """Return the steps, of a graph with inputs first, that read no collection, such as models as they come."""
+    reading = set[str]()
+    for node in nodes:
+        if node.description.makes == "collection" or any(before.fingerprint in reading for before in node.upstream):
+            reading.add(node.fingerprint)
+    return [node for node in nodes if node.fingerprint not in reading]
 
 
 def _note(config: Config, outcome: Outcome | None) -> str:

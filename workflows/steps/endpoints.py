@@ -62,18 +62,17 @@ def rerank_at(
     queries: int | None,
 ) -> dict[str, Any]:
     """Write the measured queries' ranking with its first documents in the order of the scores at an address, as
-    `rerank` does. One request scores the documents of a query."""
+    `rerank` does. One request scores the documents of a query, and of other queries with the same text."""
     if not (out / USAGE).exists():
         lists = ShortLists.read(ranking, data, split, depth=depth, queries=queries)
-        by_query = np.argsort(lists.queries, kind="stable")
-        pairs = np.stack([lists.queries, lists.documents], 1)[by_query]
-        write_array(out / "pairs.npy", pairs)
-        shards = row_shards(len(np.unique(lists.queries)), QUERIES_PER_FILE, "part-{:05d}.npy")
+        first, count = _first_with_text(data)[lists.queries], lists.documents.max(initial=0) + 1
+        distinct, inverse = np.unique(first * count + lists.documents, return_inverse=True)
+        write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))
+        shards = row_shards(len(np.unique(first)), QUERIES_PER_FILE, "part-{:05d}.npy")
         usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
-        by_pair = np.empty(len(pairs), np.float32)
-        by_pair[by_query] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-        write(out / "ranking.parquet", lists.reordered(by_pair), RANKING)
-        write_json(out / USAGE, {"pairs": len(pairs), "queries": usage["answers"], **usage})
+        by_pair = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+        write(out / "ranking.parquet", lists.reordered(by_pair[inverse]), RANKING)
+        write_json(out / USAGE, {"pairs": len(distinct), "queries": len(np.unique(lists.queries)), **usage})
     return _finished(out, "pairs.npy", "part-*.npy")
 
 
@@ -112,6 +111,13 @@ def embed_queries_at(
         write_json(out / "queries.json", ids)
         write_json(out / USAGE, {"queries": len(ids), **usage})
     return _finished(out)
+
+
+def _first_with_text(data: Path) -> np.ndarray:
+    """Return for each query the row of the first query with the same text."""
+    texts = read(data / "queries.parquet", QUERIES, columns=["text"])["text"].combine_chunks()
+    _, first, inverse = np.unique(texts.dictionary_encode().indices.to_numpy(), return_index=True, return_inverse=True)
+    return first[inverse]
 
 
 def _asked(

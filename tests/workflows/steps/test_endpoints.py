@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.data.tables import RANKING, check, document_text
+from sparring.components.data.tables import QUERIES, RANKING, check, document_text
 from sparring.components.data.vectors import document_shards
 from sparring.components.files import read_json
 from sparring.components.models.endpoints import Endpoint
@@ -76,11 +78,11 @@ def test_documents_come_in_the_order_of_the_scores(
         assert [name for name, _ in ranking] == [*(name for name, _ in wanted), *found[query][6:]]
         assert [value for _, value in ranking[:6]] == pytest.approx([value for _, value in wanted])
     assert {key: summary[key] for key in ("pairs", "queries", "answers", "searches", "tokens")} == {
-        "pairs": 6 * len(rows),
+        "pairs": len({(queries[query], name) for query in rows for name in found[query][:6]}),
         "queries": len(rows),
-        "answers": len(rows),
-        "searches": len(rows),
-        "tokens": TOKENS * len(rows),
+        "answers": (count := len({queries[query] for query in rows})),
+        "searches": count,
+        "tokens": TOKENS * count,
     }
     assert tiny.kept(tmp_path / "out").keys() == {"ranking.parquet", "usage.json"}
     assert endpoint.asked_twice == []
@@ -137,7 +139,7 @@ def test_a_killed_run_asks_for_nothing_that_it_was_answered(
     }
     expected = reranked(data, tmp_path / "whole", asking(endpoint))
     assert ranked(tmp_path / "out") == ranked(tmp_path / "whole")
-    assert expected["queries"] == summary["queries"] == endpoint.statuses[200] // 2
+    assert expected["answers"] == summary["answers"] == endpoint.statuses[200] // 2
 
 
 def lines(path: Path) -> int:
@@ -157,6 +159,25 @@ def test_documents_with_equal_texts_are_sent_once(data: Path, tmp_path: Path, en
     assert [len(body["documents"]) for body in endpoint.bodies] == [2]
     rows = dict(ranked(tmp_path / "out")["q18"])
     assert rows["d1"] == rows["d31"]
+
+
+def test_queries_with_equal_texts_share_a_request(data: Path, tmp_path: Path, endpoint: Server) -> None:
+    copied = tmp_path / "data"
+    shutil.copytree(data, copied)
+    rows = pq.read_table(copied / "queries.parquet").to_pylist()
+    first, second = [row for row in rows if row["split"] == "test"][:2]
+    second["text"] = first["text"]
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), copied / "queries.parquet")
+    found = {first["query_id"]: ["d2", "d4"], second["query_id"]: ["d4", "d6"]}
+    toy.write_ranking(tmp_path / "ranking", found)
+    summary = reranked(copied, tmp_path / "out", asking(endpoint), split="test")
+    assert [len(body["documents"]) for body in endpoint.bodies] == [3]
+    assert {key: summary[key] for key in ("pairs", "queries", "answers")} == {"pairs": 3, "queries": 2, "answers": 1}
+    documents = texts(copied, "documents")
+    for query, ranking in ranked(tmp_path / "out").items():
+        assert {name for name, _ in ranking} == set(found[query])
+        wanted = [score(first["text"], documents[name]) for name, _ in ranking]
+        assert [value for _, value in ranking] == pytest.approx(wanted)
 
 
 def test_vectors_have_length_one_and_the_order_of_the_table(
