@@ -23,7 +23,7 @@ def live(application: Application) -> Iterator[str]:
             await super().startup(sockets)
             ready.set()
 
-    config = uvicorn.Config(application, log_level="critical", access_log=False, lifespan="off")
+    config = uvicorn.Config(application, log_level="critical", access_log=False, lifespan="off", ws="none")
     server = Server(config)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
