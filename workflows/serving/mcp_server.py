@@ -12,7 +12,7 @@ from typing import Any
 from sparring.components.config import UserError, listing
 from sparring.workflows.serving.answering import Answering
 from sparring.workflows.serving.marks import Marks
-from sparring.workflows.serving.questions import K, Identifier, Mark, Query, Question, Result
+from sparring.workflows.serving.questions import Identifier, K, Mark, Query, Question, Result
 
 
 def check_package() -> None:

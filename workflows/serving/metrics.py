@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -45,7 +44,10 @@ class Metrics:
             registry=self._all,
         )
         self._texts = Counter(
-            "sparring_texts", "Texts that were embedded, and documents that were reranked.", ["model"], registry=self._all
+            "sparring_texts",
+            "Texts that were embedded, and documents that were reranked.",
+            ["model"],
+            registry=self._all,
         )
         self._tokens = Counter("sparring_tokens", "Tokens of these texts.", ["model"], registry=self._all)
 
@@ -63,11 +65,11 @@ class Metrics:
         for part, value in seconds.items():
             self._parts.labels(part).observe(value)
 
-    def read(self, model: str, texts: int, tokens: int, part: str, began: float) -> None:
-        """Count texts that a model read by itself. `began` is when it began, as `time.perf_counter` tells it."""
+    def read(self, model: str, texts: int, tokens: int, part: str, seconds: float) -> None:
+        """Count texts that a model read by itself."""
         self._texts.labels(model).inc(texts)
         self._tokens.labels(model).inc(tokens)
-        self._parts.labels(part).observe(time.perf_counter() - began)
+        self._parts.labels(part).observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

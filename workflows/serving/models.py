@@ -149,7 +149,7 @@ class Models:
         for (model, side, _), numbers in alike.items():
             began, parts = time.perf_counter(), [arrivals[number].question.texts for number in numbers]
             vectors, tokens = model.part.embed([text for part in parts for text in part], side)
-            self._answering.metrics.read(model.id, len(tokens), int(tokens.sum()), "embed", began)
+            self._answering.metrics.read(model.id, len(tokens), int(tokens.sum()), "embed", time.perf_counter() - began)
             ends = np.cumsum([len(part) for part in parts])[:-1]
             answers |= zip(numbers, zip(np.split(vectors, ends), np.split(tokens, ends), strict=True), strict=True)
         return [answers[number] for number in range(len(arrivals))]
@@ -166,7 +166,7 @@ class Models:
                 [request.query for request in requests], [request.documents for request in requests]
             )
             texts, read = sum(map(len, scores)), sum(int(counts.sum()) for counts in tokens)
-            self._answering.metrics.read(model.id, texts, read, "rerank", began)
+            self._answering.metrics.read(model.id, texts, read, "rerank", time.perf_counter() - began)
             answers |= zip(numbers, zip(scores, tokens, strict=True), strict=True)
         return [answers[number] for number in range(len(arrivals))]
 
