@@ -163,9 +163,10 @@ class DualEncoder(TextEncoder):
         """
         folder.mkdir(parents=True, exist_ok=True)
         modules = []
-        for tower in self.towers.values():
-            if self.config.matryoshka != getattr(tower.config, "matryoshka_dimensions", None):
-                tower.config.matryoshka_dimensions = self.config.matryoshka  # vLLM reads it there
+        configs: list[Any] = [tower.config for tower in self.towers.values()]
+        for encoder in configs:
+            if self.config.matryoshka != getattr(encoder, "matryoshka_dimensions", None):
+                encoder.matryoshka_dimensions = self.config.matryoshka  # vLLM reads it there
         if self.config.towers == "shared":
             tower, averaged = self.tower("document"), self.config.pooling == "first_last"
             if averaged:  # sentence-transformers then reads the states of all layers

@@ -185,11 +185,11 @@ class _Group(Generic[Part]):
         ids: dict[Part, str] = {}
         for system, stage, part in parts:
             ids.setdefault(part, stage if len(alike[stage]) == 1 else f"{system}/{stage}")
-        self._ids = ids
-        self._named = {f"{system}/{stage}": part for system, stage, part in parts}
+        self._ids: dict[Part, str] = ids
+        self._named: dict[str, Part] = {f"{system}/{stage}": part for system, stage, part in parts}
         self._named |= {id: part for part, id in ids.items()}
         first = list(next(iter(stages.values())).values())
-        self._default = first[preferred] if first else next(iter(ids)) if len(ids) == 1 else None
+        self._default: Part | None = first[preferred] if first else next(iter(ids)) if len(ids) == 1 else None
 
     def models(self) -> Iterable[tuple[str, Part]]:
         """List the models with their ids."""

@@ -362,12 +362,13 @@ def test_texts_that_come_during_a_batch_are_read_together(held: tuple[Held, Answ
 
     answers = asyncio.run(ask())
     assert [answer.json["data"][0]["embedding"] for answer in answers] == [[len(text), 1] for text in texts]
-    assert [len(batch) for batch in model.batches] == [1, 19]
+    assert sorted(text for batch in model.batches for text in batch) == texts
+    assert len(model.batches) <= 2  # the first may be read before the others come
     metrics = get(app, "/metrics").body.decode()
     found = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", metrics, re.MULTILINE))
     assert found['sparring_texts_total{model="dense"}'] == "20.0"
     assert found['sparring_tokens_total{model="dense"}'] == "20.0"
-    assert found['sparring_part_seconds_count{part="embed"}'] == "2.0"
+    assert found['sparring_part_seconds_count{part="embed"}'] == f"{len(model.batches)}.0"
     assert found['sparring_requests_total{path="/v1/embeddings",status="200"}'] == "20.0"
 
 
