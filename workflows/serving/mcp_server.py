@@ -19,7 +19,8 @@ def check_package() -> None:
     """Raise UserError if the protocol's package is not installed."""
     if find_spec("mcp") is None:
         raise UserError(
-            "--mcp: the package mcp is not installed. Install it: pip install 'sparring[mcp]'", code="missing-package"
+            "--mcp: the package mcp is not installed. Install it: pip install 'mcp>=2' (the extra sparring[mcp]).",
+            code="missing-package",
         )
 
 
