@@ -228,6 +228,9 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
     document_tokens: int = Field(128, ge=3)
     projection_norm: bool = Field(False, exclude_if=lambda norm: not norm)
     projection_bias: bool = Field(False, exclude_if=lambda bias: not bias)
+    matryoshka: list[int] | None = Field(None, exclude_if=lambda sizes: sizes is None)
+    """Sizes that vectors can be cut to, because the last training's losses had them as `dimensions`. If None, the model
+    was not trained to be cut."""
 
 
 class CrossEncoderConfig(Adaptable):
