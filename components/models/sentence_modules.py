@@ -138,7 +138,8 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         if labels != 1 and _json(source, BASE) is None:  # a base's config does not describe the adapter's head
             _refuse(source, f"this ranker gives {labels} scores", "rankers that give one score")
         limit = _limit(source, modules[0].path, "sequence-classification")
-        return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
+        values = {"pooling": "cls", "pair_tokens": limit, "template": _saved_template(source)}
+        return Found({"shared": modules[0].path}, {}, values)
     if [module.kind for module in modules] == ["Transformer", "LogitScore"]:
         return _token_ranker(source, *modules)
     if [module.kind for module in modules] == ["Transformer", "MaxSim"]:

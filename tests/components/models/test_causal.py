@@ -456,7 +456,7 @@ def test_a_key_that_a_ranker_cannot_have(models: dict[str, Path]) -> None:
         (
             "qwen3",
             {"template": TEMPLATE, "pooling": "first"},
-            "pooling: got first, but .* sees no other token. Use last",
+            "pooling: got first, but .* sees no other token. Use cls, last",
         ),
         ("qwen3", {"template": TEMPLATE, "pair_tokens": 27}, "pair_tokens: got 27, but 26 special tokens are"),
         ("modernbert", {"pooling": "token", "true_token": "a"}, "pooling: token needs a causal language model"),

@@ -166,7 +166,7 @@ def test_how_a_ranker_is_loaded() -> None:
 def test_a_card_names_the_sizes_that_vectors_were_trained_for() -> None:
     config = ResolvedDualEncoderConfig(model="m")
     text = model_card.retriever_card(config, origin(), sizes=[32, 16])
-    assert "(Matryoshka) to their first 32, 16 numbers: `SentenceTransformer(\"FOLDER\", truncate_dim=16)`" in text
+    assert '(Matryoshka) to their first 32, 16 numbers: `SentenceTransformer("FOLDER", truncate_dim=16)`' in text
     assert "Matryoshka" not in model_card.retriever_card(config, origin())
 
 

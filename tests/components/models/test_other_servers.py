@@ -26,7 +26,7 @@ from sparring.components.models.dual_encoder import DualEncoder
 from tests.support import toy
 
 DRAW = np.random.default_rng(4)
-LENGTHS = [(1, 2), (3, 5), (2, 40), (30, 9), (7, 7)]
+LENGTHS = [(1, 2), (3, 5), (2, 80), (70, 9), (7, 7)]
 PAIRS = [(toy.some_text(DRAW, a), toy.some_text(DRAW, b)) for a, b in LENGTHS]
 LIMIT = 60
 TEMPLATE = "query: {query} document: {document}"
@@ -98,7 +98,7 @@ def test_transformers_and_cross_encoder_alone_give_a_rankers_scores(tmp_path: Pa
 
     model, folder = ranker(tmp_path, name)
     wanted = scores(model, folder)
-    assert wanted.std() > 0.05
+    assert wanted.std() > 0.01
     assert max(len(ids) for ids in load_tokenizer(folder)(*map(list, zip(*PAIRS, strict=True)))["input_ids"]) > LIMIT
     torch.testing.assert_close(scores(CrossEncoder.load(folder), folder), wanted, rtol=0, atol=1e-5)
     torch.testing.assert_close(expected_scores(folder, PAIRS), wanted, rtol=0, atol=1e-4)
