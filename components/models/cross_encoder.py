@@ -240,7 +240,7 @@ _CLASSIFIER = {
     "module_output_name": "scores",
 }
 """Settings of sentence-transformers. Without them it would cut at a wrong length and not treat scores as logits.
-vLLM reads the length only next to `do_lower_case`."""
+Older versions of vLLM read the length only next to `do_lower_case`."""
 
 _LANGUAGE_MODEL = {
     "transformer_task": "text-generation",

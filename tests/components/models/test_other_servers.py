@@ -1,7 +1,7 @@
 """Exported folders, as transformers alone and other servers read them.
 
 text-embeddings-inference, vLLM and Infinity do not run here. Their published loading code has rules: the files and keys
-that they read. The rules here are those of text-embeddings-inference 1.9 (router, backends/candle), vLLM 0.24
+that they read. The rules here are those of text-embeddings-inference 1.9 (router, backends/candle), vLLM 0.33
 (transformers_utils/config.py, layers/pooler/activations.py, entrypoints/pooling/scoring) and Infinity 0.0.77
 (inference/select_model.py, transformer/crossencoder/torch.py).
 """
@@ -126,13 +126,14 @@ def test_servers_find_a_ranker_by_its_keys(tmp_path: Path, name: str) -> None:
     assert isinstance(config["max_position_embeddings"], int)
     assert (folder / "tokenizer.json").is_file()
     assert (folder / "model.safetensors").is_file()
-    # text-embeddings-inference and vLLM cut here. vLLM reads the length only if both keys are there.
+    # text-embeddings-inference and vLLM cut here. Older versions of vLLM need both keys.
     assert limits["max_seq_length"] == LIMIT
     assert "do_lower_case" in limits
     # Infinity asks only the tokenizer.
     assert tokenizer["model_max_length"] == LIMIT
     # vLLM would otherwise return the sigmoid of the score.
     assert config["sentence_transformers"]["activation_fn"] == IDENTITY
+    assert config.get("problem_type") is None
     # vLLM would otherwise join the texts of a pair, or make a classifier from two tokens of a vocabulary.
     assert config.get("use_sep_token", True)
     assert config.get("use_pad_token", True)
