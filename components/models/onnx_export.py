@@ -183,15 +183,17 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool, precision: 
 
 def _rounded(whole: Path, to: Path, precision: Precision, size: int) -> None:
     """Write a file in fp16 or int8, from a file in fp32 whose weights have `size` bytes."""
+    onnx = importlib.import_module("onnx")
+    model = onnx.load(str(whole))
     if precision == "int8":
         quantization = importlib.import_module("onnxruntime.quantization")
-        external = size / 4 > LARGEST
-        quantization.quantize_dynamic(
-            whole, to, weight_type=quantization.QuantType.QInt8, use_external_data_format=external
-        )
+        # onnxruntime transposes the weights of a head, whose shapes as noted here would then be wrong.
+        del model.graph.value_info[:]
+        kind, external = quantization.QuantType.QInt8, size / 4 > LARGEST
+        quantization.quantize_dynamic(model, to, weight_type=kind, use_external_data_format=external)
         return
-    onnx, float16 = (importlib.import_module(name) for name in ("onnx", "onnxruntime.transformers.float16"))
-    halved = float16.convert_float_to_float16(onnx.load(str(whole)), keep_io_types=True)
+    float16 = importlib.import_module("onnxruntime.transformers.float16")
+    halved = float16.convert_float_to_float16(model, keep_io_types=True)
     onnx.save_model(halved, str(to), save_as_external_data=size / 2 > LARGEST, location=f"{to.name}_data")
 
 

@@ -79,11 +79,12 @@ def test_a_rankers_scores(encoder: Path, tmp_path: Path, pooling: str, output: s
 
 @installed
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "size"), [("fp16", 0.8), ("int8", 0.8)])
+@pytest.mark.parametrize(("precision", "size"), [("fp16", 0.7), ("int8", 0.5)])
 def test_rounded_files_are_smaller_and_nearly_equal(
-    encoder: Path, tmp_path: Path, precision: onnx_export.Precision, size: float
+    tmp_path: Path, precision: onnx_export.Precision, size: float
 ) -> None:
     """Their difference from the model is more than fp32's, so that the weights were rounded, and is returned."""
+    encoder = toy.write_encoder(tmp_path / "encoder", hidden_size=128, intermediate_size=256)
     retriever = toy.retriever_config(encoder, pooling="mean", similarity="cosine")
     folders = [toy.started(tmp_path / name, retriever) / "model" for name in ("whole", "rounded")]
     differences = [
