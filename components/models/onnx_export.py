@@ -39,7 +39,7 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 Precision = Literal["fp32", "fp16", "int8"]
 """Precision of the file's weights. `int8`: matrices have 8 bits, and states are rounded as they come (dynamic
 quantisation)."""
-TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.5}
+TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.2}
 """Maximum difference of a vector component or score, relative to the largest value or 1, whichever is higher. For int8
 it only tells a broken file: measure the ranking."""
 TEXTS = ["a", "What is it?", "one two three four five six seven", "B-25, c. 1940"]
@@ -189,8 +189,16 @@ def _rounded(whole: Path, to: Path, precision: Precision, size: int) -> None:
         quantization = importlib.import_module("onnxruntime.quantization")
         # onnxruntime transposes the weights of a head, whose shapes as noted here would then be wrong.
         del model.graph.value_info[:]
-        kind, external = quantization.QuantType.QInt8, size / 4 > LARGEST
-        quantization.quantize_dynamic(model, to, weight_type=kind, use_external_data_format=external)
+        # With one scale for a whole matrix, MiniLM's vectors had cosines down to .87 with ours, with a scale for each
+        # column .97. Products of processors without VNNI would overflow without the reduced range.
+        quantization.quantize_dynamic(
+            model,
+            to,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            use_external_data_format=size / 4 > LARGEST,
+        )
         return
     float16 = importlib.import_module("onnxruntime.transformers.float16")
     halved = float16.convert_float_to_float16(model, keep_io_types=True)
