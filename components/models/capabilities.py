@@ -155,6 +155,18 @@ def is_decoder(source: Pretrained) -> bool:
     return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
 
 
+def has_classifier(source: Pretrained) -> bool:
+    """Return True if transformers has a sequence classifier made from a model's encoder or decoder.
+
+    Return False for encoder-decoders such as T5, and if the model cannot be read.
+    """
+    from transformers.models.auto import modeling_auto  # heavy
+
+    kind = _json(source, "config.json").get("model_type")
+    both = kind in modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    return kind in modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES and not both
+
+
 def lacks_dropout(source: Pretrained) -> bool:
     """Return True if all dropout rates of a model's config are 0, as in ModernBERT. Return False if it has none."""
     config = _json(source, "config.json")

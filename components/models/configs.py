@@ -243,13 +243,16 @@ class CrossEncoderConfig(Adaptable):
 
     kind: Literal["cross_encoder"] = "cross_encoder"
     pooling: Literal["cls", "first", "mean", "last", "token", "maxsim"] | None = None
-    """Computation of the score. `cls`: the first token's last state, through the model's classification head, which in
-    BERT, DeBERTa and others has a dense layer before the linear one. `first`: the first token's last state, through a
-    linear layer. `mean`: the mean over tokens, through a linear layer. `last`: the last token's state, through a linear
-    layer, for causal language models (RankLLaMA; Ma et al., 2023, section 3.2). `token`: the logit of `true_token` as
-    the next token, for causal language models. `maxsim`: the mean over the query's tokens of the highest cosine with a
-    token of the document (Khattab and Zaharia, 2020, but query and document are read together). A retriever's encoder
-    scores well in this way even before it is trained as a ranker. `null`: `last` for a causal language model."""
+    """Computation of the score. `cls`: the model's own classification head, as in transformers. It reads the first
+    token's last state, through a dense layer in BERT and others. In causal language models it reads the last token's
+    (RankLLaMA; Ma et al., 2023, section 3.2). Only `cls` loads as a sequence classifier, which other servers need.
+    `first`: the first token's last state, through a linear layer. `mean`: the mean over tokens, through a linear layer.
+    `last`: the last token's state, through a linear layer with a bias, for causal language models. `token`: the logit
+    of `true_token` as the next token, for causal language models. `maxsim`: the mean over the query's tokens of the
+    highest cosine with a token of the document (Khattab and Zaharia, 2020, but query and document are read together).
+    A retriever's encoder scores well in this way even before it is trained as a ranker. But sentence-transformers
+    loads it only with `trust_remote_code`, and other servers not at all. `null`: as in the folder, `token` with
+    `true_token`, otherwise `cls`."""
     true_token: str | None = Field(None, exclude_if=lambda token: token is None)
     """Token whose logit is the score, with `pooling: token`. For example "yes" for Qwen3-Reranker (its model card), or
     "true" for monoT5 (Nogueira et al., 2020)."""

@@ -56,16 +56,14 @@ class CrossEncoder(nn.Module):
         stated = {key: value for key, value in config.model_dump().items() if value is not None}
         folder = content.encoders["shared"]
         model_config = pretrained.huggingface_config(config, folder)
-        if attention.is_decoder(model_config):
-            if stored.get("pooling") == "cls":  # a decoder's own head is on its last token
-                stored["pooling"] = "last"
-            usual = "last" if config.true_token is None else "token"
-            stated = {"pooling": usual, **stored, **stated}
+        decoder = attention.is_decoder(model_config)
+        if decoder and config.true_token is not None:
+            stated = {"pooling": "token", **stored, **stated}
         whole = ResolvedCrossEncoderConfig.model_validate({**stored, **stated})
-        if attention.is_decoder(model_config) and whole.pooling in ("cls", "first"):
+        if decoder and whole.pooling == "first":
             raise UserError(
-                f"pooling: got {whole.pooling}, but {config.model} is a causal language model, whose first token sees "
-                "no other token. Use last, token or mean."
+                f"pooling: got first, but {config.model} is a causal language model, whose first token sees no other "
+                "token. Use cls, last, token or mean."
             )
         for key in ("pooling", "template"):
             if getattr(whole, key) != stored.get(key, getattr(whole, key)):
@@ -104,7 +102,7 @@ class CrossEncoder(nn.Module):
         layers.check_padding(backbone.base_model, whole)
         tokenizer = pretrained.tokenizer(config, folder)
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
-            accepted = "last, token, mean" if attention.is_decoder(model_config) else "cls, first, mean"
+            accepted = "cls, last, token, mean" if decoder else "cls, first, mean"
             raise UserError(
                 f"pooling: maxsim needs token types, which mark the two texts of a pair, and the tokenizer of "
                 f"{config.model} has none. Use one of these: {accepted}."
@@ -114,6 +112,9 @@ class CrossEncoder(nn.Module):
         if whole.template is not None and "template" not in stored:
             tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)
         special_tokens.check_pairs(tokenizer, config.model, whole.pair_tokens)
+        if decoder and whole.pooling == "cls":
+            special_tokens.pad_unlike_the_end(tokenizer)
+            _tell_padding(backbone, tokenizer)
         return cls(whole, backbone, head, tokens), tokenizer
 
     @classmethod
@@ -121,7 +122,10 @@ class CrossEncoder(nn.Module):
         """Load a ranker that `save` wrote. A `frozen` ranker is used for inference only."""
         config = saved.load_config(ResolvedCrossEncoderConfig, folder)
         if config.pooling == "cls":
-            return cls(config, saved.load_classifier(folder, frozen=frozen), None)
+            backbone = saved.load_classifier(folder, frozen=frozen)
+            if attention.is_decoder(backbone.config):  # the config of an adapter's base may name another padding token
+                _tell_padding(backbone, load_tokenizer(folder))
+            return cls(config, backbone, None)
         if config.pooling == "token":
             tokens = _token_ids(config, load_tokenizer(folder))
             return cls(config, saved.load_causal_language_model(folder), None, tokens)
@@ -180,14 +184,17 @@ class CrossEncoder(nn.Module):
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write the ranker for this project and for sentence-transformers' `CrossEncoder(folder)`.
 
-        With `pooling: cls`, `AutoModelForSequenceClassification.from_pretrained` loads it too. With `pooling: maxsim`
-        the folder contains code, and `CrossEncoder` needs `trust_remote_code=True`. Scores are always logits: the
-        activation is the identity.
+        With `pooling: cls`, `AutoModelForSequenceClassification.from_pretrained` loads it too, and so do servers that
+        look for a sequence classifier. With `pooling: maxsim` the folder contains code, and `CrossEncoder` needs
+        `trust_remote_code=True`. Scores are always logits: the activation is the identity.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.pooling == "maxsim":
             self.backbone.config.num_labels = 1  # sentence-transformers reads it here
+        elif self.config.pooling == "cls":  # vLLM, and sentence-transformers before 6, would apply a sigmoid
+            self.backbone.config.sentence_transformers = {"activation_fn": _IDENTITY}
         saved.save_tower(self.backbone, folder, tokenizer_from, self.config.pair_tokens)
+        saved.limit_tokenizer(folder, self.config.pair_tokens)
         modules = [("", "sentence_transformers.base.modules.transformer.Transformer")]
         limit = {"max_seq_length": self.config.pair_tokens}
         if self.config.pooling == "maxsim":
@@ -216,7 +223,7 @@ class CrossEncoder(nn.Module):
                     "in_features": width,
                     "out_features": 1,
                     "bias": True,
-                    "activation_function": "torch.nn.modules.linear.Identity",
+                    "activation_function": _IDENTITY,
                     "module_input_name": "sentence_embedding",
                     "module_output_name": "scores",
                 },
@@ -225,7 +232,7 @@ class CrossEncoder(nn.Module):
                 ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
                 ("2_Dense", "sentence_transformers.base.modules.dense.Dense"),
             ]
-        description = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+        description = {"model_type": "CrossEncoder", "activation_fn": _IDENTITY}
         saved.save_modules(folder, modules, description, self.config)
 
 
@@ -234,12 +241,15 @@ _POOLING = {"first": "cls", "mean": "mean", "last": "last"}
 _THEIRS = {"first": "cls", "mean": "mean", "last": "lasttoken"}
 """Names of the same poolings in sentence-transformers."""
 
+_IDENTITY = "torch.nn.modules.linear.Identity"
 _CLASSIFIER = {
+    "do_lower_case": False,
     "transformer_task": "sequence-classification",
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "scores",
 }
-"""Settings of sentence-transformers. Without them it would cut at a wrong length and not treat scores as logits."""
+"""Settings of sentence-transformers. Without them it would cut at a wrong length and not treat scores as logits.
+Older versions of vLLM read the length only next to `do_lower_case`."""
 
 _LANGUAGE_MODEL = {
     "transformer_task": "text-generation",
@@ -255,6 +265,11 @@ def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] 
         return None
     named = {"true_token": config.true_token, "false_token": config.false_token}
     return [special_tokens.token_id(tokenizer, token, key=key) for key, token in named.items() if token is not None]
+
+
+def _tell_padding(classifier: Any, tokenizer: Any) -> None:
+    """Name the padding token in the config of a decoder's classifier, which scores the last token unlike it."""
+    classifier.config.pad_token_id = tokenizer.pad_token_id
 
 
 def _is_decoders_classifier(source: CrossEncoderConfig, config: Any) -> bool:

@@ -152,11 +152,12 @@ def retriever_card(
     onnx: bool = False,
     encoder: str = "AutoModel",
     base: str | None = None,
+    sizes: Sequence[int] = (),
 ) -> str:
     """Write the card of a retriever.
 
     `encoder` is the transformers class that loads its encoders. `base` is the base model of the adapters. If None, the
-    folder has complete encoders.
+    folder has complete encoders. `sizes` are the numbers of dimensions that its vectors were trained to be cut to.
     """
     prompts = {"query": config.query_prompt, "document": config.document_prompt}
     return _card(
@@ -166,6 +167,7 @@ def retriever_card(
         onnx=onnx,
         encoder=encoder,
         base=base,
+        sizes=sizes,
         sentences=any(row.measure in TASKS for table in origin.measured for row in table.rows),
         separate=config.towers == "separate",
         pooling=POOLINGS[config.pooling],
@@ -177,7 +179,7 @@ def retriever_card(
 def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: bool, onnx: bool = False) -> str:
     """Write the card of a ranker. With `code`, its folder contains code."""
     score = {
-        "cls": "the classification head's score",
+        "cls": "the score of the model's classification head",
         "first": "a linear layer on the first token's state",
         "mean": "a linear layer on the mean of the tokens' states",
         "last": "a linear layer on the last token's state",

@@ -1,4 +1,4 @@
-"""Export of encoders as ONNX files.
+"""Export of encoders as ONNX files, in fp32, fp16 or int8.
 
 The file is `onnx/model.onnx` in each encoder's folder, where sentence-transformers expects it. Pooling, projection and
 the score of late interaction stay in the modules of sentence-transformers. The extra `onnx` in pyproject.toml has the
@@ -15,11 +15,12 @@ import contextlib
 import importlib
 import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -35,8 +36,12 @@ from sparring.components.models.text_encoder import Side
 
 FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4
-"""Maximum difference of a vector component or score, relative to the largest value or 1, whichever is higher."""
+Precision = Literal["fp32", "fp16", "int8"]
+"""Precision of the file's weights. `int8`: matrices have 8 bits, and states are rounded as they come (dynamic
+quantisation)."""
+TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.2}
+"""Maximum difference of a vector component or score, relative to the largest value or 1, whichever is higher. For int8
+it only tells a broken file: measure the ranking."""
 TEXTS = ["a", "What is it?", "one two three four five six seven", "B-25, c. 1940"]
 """Texts on which the model and the file are compared."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -52,10 +57,10 @@ def check_packages() -> None:
         raise UserError(f"--onnx: this option needs the {names}. Install: pip install {' '.join(missing)}")
 
 
-def export_retriever(folder: Path) -> float:
+def export_retriever(folder: Path, precision: Precision = "fp32") -> float:
     """Write the encoders of a retriever's folder as ONNX. Return the largest difference from the model's vectors.
 
-    Raise UserError if the difference is more than a rounding error.
+    Raise UserError if the difference is more than the precision's rounding error.
     """
     model = DualEncoder.load(folder).eval()
     if model.config.pooling == "first_last":
@@ -66,7 +71,7 @@ def export_retriever(folder: Path) -> float:
     tokenizer = load_tokenizer(folder)
     texts, difference = Template.of(tokenizer), 0.0
     for name, tower in model.towers.items():
-        _write(tower, _folder(folder, name), "last_hidden_state", segments=texts.segments)
+        _write(tower, _folder(folder, name), "last_hidden_state", segments=texts.segments, precision=precision)
     sides: tuple[Side, ...] = get_args(Side)
     for side in sides:
         prompt = getattr(model.config, f"{side}_prompt")
@@ -76,7 +81,7 @@ def export_retriever(folder: Path) -> float:
             expected = model(batch, side)
             name = "shared" if "shared" in model.towers else side
             encoder, model.towers[name] = model.towers[name], _Runtime(_folder(folder, name))
-            difference = max(difference, _difference(model(batch, side), expected, f"of a {side}"))
+            difference = max(difference, _difference(model(batch, side), expected, f"of a {side}", precision))
             model.towers[name] = encoder
     return difference
 
@@ -86,23 +91,24 @@ def _folder(folder: Path, tower: str) -> Path:
     return folder if tower == "shared" else folder / tower
 
 
-def export_ranker(folder: Path) -> float:
+def export_ranker(folder: Path, precision: Precision = "fp32") -> float:
     """Write the encoder of a ranker's folder as ONNX. Return the largest difference from the model's scores.
 
-    A sequence classifier is written with its head. Raise UserError if the difference is more than a rounding error.
+    A sequence classifier is written with its head. Raise UserError if the difference is more than the precision's
+    rounding error.
     """
     model = CrossEncoder.load(folder).eval()
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
     output = "logits" if model.config.pooling == "cls" else "last_hidden_state"
-    _write(model.backbone, folder, output, segments=template.segments)
+    _write(model.backbone, folder, output, segments=template.segments, precision=precision)
     tokens = Tokens.of(tokenizer(TEXTS, add_special_tokens=False)["input_ids"])
     pairs = np.array([(i, (i + 1) % len(TEXTS)) for i in range(len(TEXTS))])
     batch = template.pairs(tokens, tokens, pairs, model.config.pair_tokens)
     with torch.inference_mode():
         expected = model(batch)
         model.backbone = _Runtime(folder)
-        return _difference(model(batch), expected, "of a pair")
+        return _difference(model(batch), expected, "of a pair", precision)
 
 
 class _Encoder(nn.Module):
@@ -140,7 +146,7 @@ class _Output:
         vars(self).update(tensors)
 
 
-def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
+def _write(model: Any, folder: Path, output: str, *, segments: bool, precision: Precision) -> None:
     """Write an encoder's file, for batches of any size and length."""
     (folder / FILE).parent.mkdir(exist_ok=True)
     names = INPUTS if segments else INPUTS[:2]
@@ -166,7 +172,37 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
             raise UserError(
                 f"--onnx: torch cannot write {kind} models as ONNX ({reason}). Export it without --onnx."
             ) from error
-        program.save(str(folder / FILE), external_data=size > LARGEST)
+        if precision == "fp32":
+            program.save(str(folder / FILE), external_data=size > LARGEST)
+            return
+        with tempfile.TemporaryDirectory() as place:
+            whole = Path(place) / "model.onnx"
+            program.save(str(whole), external_data=size > LARGEST)
+            _rounded(whole, folder / FILE, precision, size)
+
+
+def _rounded(whole: Path, to: Path, precision: Precision, size: int) -> None:
+    """Write a file in fp16 or int8, from a file in fp32 whose weights have `size` bytes."""
+    onnx = importlib.import_module("onnx")
+    model = onnx.load(str(whole))
+    if precision == "int8":
+        quantization = importlib.import_module("onnxruntime.quantization")
+        # onnxruntime transposes the weights of a head, whose shapes as noted here would then be wrong.
+        del model.graph.value_info[:]
+        # With one scale for a whole matrix, MiniLM's vectors had cosines down to .87 with ours, with a scale for each
+        # column .97. Products of processors without VNNI would overflow without the reduced range.
+        quantization.quantize_dynamic(
+            model,
+            to,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+            reduce_range=True,
+            use_external_data_format=size / 4 > LARGEST,
+        )
+        return
+    float16 = importlib.import_module("onnxruntime.transformers.float16")
+    halved = float16.convert_float_to_float16(model, keep_io_types=True)
+    onnx.save_model(halved, str(to), save_as_external_data=size / 2 > LARGEST, location=f"{to.name}_data")
 
 
 @contextlib.contextmanager
@@ -182,13 +218,14 @@ def _silent() -> Iterator[None]:
         logging.disable(level)
 
 
-def _difference(values: Tensor, expected: Tensor, side: str) -> float:
-    """Return the largest difference. Raise UserError if it is more than a rounding error."""
+def _difference(values: Tensor, expected: Tensor, side: str, precision: Precision) -> float:
+    """Return the largest difference. Raise UserError if it is more than the precision's rounding error."""
     difference, largest = float((values - expected).abs().max()), float(expected.abs().max())
-    if not difference <= TOLERANCE * max(1.0, largest):
+    if not difference <= TOLERANCES[precision] * max(1.0, largest):
         where = f"{side} by {difference:.2g}"
+        instead = "Export it without --onnx." if precision == "fp32" else "Use --onnx-precision fp32."
         raise UserError(
-            f"--onnx: ONNX Runtime and the model differ in the output {where}, more than {TOLERANCE:g}. Export it "
-            "without --onnx."
+            f"--onnx: ONNX Runtime and the model differ in the output {where}, more than {TOLERANCES[precision]:g}. "
+            f"{instead}"
         )
     return difference

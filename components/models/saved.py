@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -133,12 +134,20 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
     elif adapters.has_adapted_layers(model):
         raise ValueError(f"{folder}: a part of the model has an adapter, which would be lost. Merge it first.")
     else:
+        with suppress(AttributeError):
+            del model.config.auto_map  # it names files of code, which this project neither runs nor writes
         model.save_pretrained(str(folder))
     source = tokenizer_file(tokenizer_from).parent
     for name in TOKENIZER_FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, folder / name)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
+
+
+def limit_tokenizer(folder: Path, limit: int) -> None:
+    """Set the length in tokens at which a saved tokenizer cuts, for libraries that ask only the tokenizer."""
+    path = folder / "tokenizer_config.json"
+    write_json(path, {**read_json(path), "model_max_length": limit})
 
 
 def save_modules(folder: Path, modules: list[tuple[str, str]], description: dict[str, Any], config: Pretrained) -> None:

@@ -140,7 +140,8 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         if labels != 1 and source.label is None and _json(source, BASE) is None:
             _refuse(source, f"this ranker gives {labels} scores", "it with the `label` whose score counts")
         limit = _limit(source, modules[0].path, "sequence-classification")
-        return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
+        values = {"pooling": "cls", "pair_tokens": limit, "template": _saved_template(source)}
+        return Found({"shared": modules[0].path}, {}, values)
     if [module.kind for module in modules] == ["Transformer", "LogitScore"]:
         return _token_ranker(source, *modules)
     if [module.kind for module in modules] == ["Transformer", "MaxSim"]:

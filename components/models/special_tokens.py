@@ -26,6 +26,17 @@ def pad_with_any(tokenizer: Any) -> None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
 
 
+def pad_unlike_the_end(tokenizer: Any) -> None:
+    """Give a tokenizer another padding token if its pairs end with the present one.
+
+    transformers' classifiers of decoders score the last token that differs from the padding token.
+    """
+    after = Template.of(tokenizer).pair_after
+    if after[-1:] == [tokenizer.pad_token_id]:
+        tokens = [tokenizer.bos_token, tokenizer.unk_token, *tokenizer.convert_ids_to_tokens([0, 1])]
+        tokenizer.pad_token = next(token for token in tokens if token not in (None, tokenizer.pad_token))
+
+
 def ended_by(tokenizer: Any, token: str) -> Any:
     """Return the tokenizer with a token after every text. If it adds this token already, return it unchanged."""
     number, current = token_id(tokenizer, token, key="end_token"), Template.of(tokenizer)

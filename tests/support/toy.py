@@ -83,6 +83,7 @@ def modernbert_tokenizer() -> Any:
 
 TOKENIZERS = {
     "roberta": roberta_tokenizer,
+    "xlm-roberta": roberta_tokenizer,
     "t5": t5_tokenizer,
     "qwen3": qwen_tokenizer,
     "llama": llama_tokenizer,
@@ -118,8 +119,11 @@ def write_encoder(
         config = transformers.DistilBertConfig(
             dim=32, n_layers=2, n_heads=2, hidden_dim=48, max_position_embeddings=96, vocab_size=len(tokenizer)
         )
-    elif kind == "roberta":
-        config = transformers.RobertaConfig(**options, type_vocab_size=1, bos_token_id=0, eos_token_id=2)
+    elif kind in ("roberta", "xlm-roberta"):
+        config_class = transformers.RobertaConfig if kind == "roberta" else transformers.XLMRobertaConfig
+        config = config_class(**options, type_vocab_size=1, bos_token_id=0, eos_token_id=2)
+    elif kind == "deberta-v2":
+        config = transformers.DebertaV2Config(**options, relative_attention=True, pos_att_type=["c2p", "p2c"])
     elif kind == "t5":  # its decoder comes along, as it does where one finds it
         config = transformers.T5Config(
             d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, vocab_size=len(tokenizer), decoder_start_token_id=0

@@ -47,7 +47,8 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
         base = Base.model_validate_json(adapted.read_text()).model if adapted.exists() else None
         encoder = read_json(tower / "config.json")["model_type"] if base is None else ""
         loader = ENCODERS.get(encoder, "AutoModel")
-        page = model_card.retriever_card(config, origin, onnx=onnx, encoder=loader, base=base)
+        sizes = _sizes(model, store)
+        page = model_card.retriever_card(config, origin, onnx=onnx, encoder=loader, base=base, sizes=sizes)
     elif kind == "cross_encoder":
         code = (folder / RANKER_CODE).exists()
         ranker = ResolvedCrossEncoderConfig.model_validate_json(text)
@@ -94,6 +95,13 @@ def _of_weights(model: Step, store: Store) -> tuple[Step, list[Step]]:
         unplayed.insert(0, model)
         model = model.inputs["start"]
     return model, unplayed
+
+
+def _sizes(model: Step, store: Store) -> list[int]:
+    """Return the numbers of dimensions that a retriever's last training trained its vectors to be cut to."""
+    learnt, _ = _of_weights(model, store)
+    losses = learnt.inputs["config"].losses if learnt.description.models == "training" else []
+    return sorted({size for term in losses for size in term.dimensions or ()}, reverse=True)
 
 
 def _is_of(row: Row, model: Step) -> bool:

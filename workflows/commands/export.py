@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -64,20 +65,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write the retriever's and the ranker's encoders as ONNX files too, and compare what they give with ours",
     )
+    parser.add_argument(
+        "--onnx-precision",
+        choices=["fp32", "fp16", "int8"],
+        help="write ONNX files in this precision (default: fp32); fp16 halves their size and int8 quarters it, and the "
+        "printed difference from ours grows",
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Export, and print for each part how to use it."""
-    if arguments.onnx and arguments.adapters:
+    onnx = arguments.onnx_precision or ("fp32" if arguments.onnx else None)
+    if onnx is not None and arguments.adapters:
         raise UserError("--onnx: an adapter that is apart has no such form; accepted: without --adapters")
-    if arguments.onnx:
+    if onnx is not None:
         from sparring.components.models import onnx_export  # imports torch
 
         onnx_export.check_packages()
     check_output(arguments.directory, "another DIRECTORY")
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
-    options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
+    options = {key: getattr(arguments, key) for key in ("system", "groups", "adapters")} | {"onnx": onnx}
     command = run_command(arguments, local=False)
     with _disk_full_named(arguments.directory):
         lines = list(Export(experiment, store, arguments.directory, command, **options).write())
@@ -97,8 +105,8 @@ class Export:
     """A system in the run's table. If None, the one to deploy, or the last."""
     groups: str | None = None
     """Format of the run's groups, written to `groups/`. If None, none are written."""
-    onnx: bool = False
-    """Adds encoders for ONNX Runtime to both models."""
+    onnx: Literal["fp32", "fp16", "int8"] | None = None
+    """Adds encoders for ONNX Runtime in this precision to both models. If None, none are added."""
     adapters: bool = False
     """Leaves the adapters of `retriever/` and `ranker/` apart."""
 
@@ -180,8 +188,8 @@ class Export:
 
     def _finished_model(self, folder: Path, model: Step) -> Iterator[str]:
         """Write a model's ONNX files, if requested, and its card."""
-        if self.onnx:
-            yield _as_onnx(folder, self.to)
+        if self.onnx is not None:
+            yield _as_onnx(folder, self.to, self.onnx)
         cards.write(folder, model, self.experiment, self.store, self.command)
 
     def _rankings(self, folder: Path) -> Iterator[str]:
@@ -218,17 +226,18 @@ class Export:
             yield f"{self.to}/groups: {len(written)} files of training data, in the format {self.groups}"
 
 
-def _as_onnx(folder: Path, to: Path) -> str:
+def _as_onnx(folder: Path, to: Path, precision: Literal["fp32", "fp16", "int8"]) -> str:
     """Write a model's encoders for ONNX Runtime, and return a line on how far their output differs."""
     from sparring.components.models import onnx_export
 
     ranks = folder.name == "ranker"
-    apart = onnx_export.export_ranker(folder) if ranks else onnx_export.export_retriever(folder)
+    written = onnx_export.export_ranker if ranks else onnx_export.export_retriever
+    apart = written(folder, precision)
     files = ", ".join(str(to / folder.name / file.relative_to(folder)) for file in sorted(folder.rglob("model.onnx")))
     output = "scores" if ranks else "vectors"
     return (
-        f"{files}: for ONNX Runtime; its {output} differ from ours by {apart:.1g} at most (accepted: "
-        f"{onnx_export.TOLERANCE:g})"
+        f"{files}: for ONNX Runtime, in {precision}; its {output} differ from ours by {apart:.1g} at most (accepted: "
+        f"{onnx_export.TOLERANCES[precision]:g})"
     )
 
 

@@ -276,6 +276,7 @@ def test_layers_are_cut(models: dict[str, Path], tmp_path: Path) -> None:
     ("kind", "mode"),
     [
         ("qwen3", "head"),
+        ("qwen3", "last"),
         ("qwen3", "token"),
         ("mistral", "head"),
         ("mistral", "one token"),
@@ -289,12 +290,13 @@ def test_scores_are_sentence_transformers(models: dict[str, Path], tmp_path: Pat
 
     options: dict[str, Any] = {
         "head": {},
+        "last": {"pooling": "last"},
         "mean": {"pooling": "mean"},
         "one token": {"true_token": "y"},
         "token": {"pooling": "token", "true_token": "y", "false_token": "n"},
     }[mode]
     model, folder = ranker(models, kind, tmp_path, template=TEMPLATE, **options)
-    assert model.config.pooling == {"head": "last", "mean": "mean"}.get(mode, "token")
+    assert model.config.pooling == {"head": "cls", "last": "last", "mean": "mean"}.get(mode, "token")
     wanted = scores(model, folder)
     assert wanted.std() > 1e-3
     again, _ = CrossEncoder.start(toy.ranker_config(folder, pair_tokens=None, dropout=None))
@@ -323,7 +325,8 @@ def test_the_score_is_the_difference_of_two_logits(models: dict[str, Path], tmp_
         torch.testing.assert_close(score, logits[yes] - logits[no], rtol=0, atol=1e-5)
 
 
-def test_a_classifier_keeps_its_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooling", [None, "last"])
+def test_a_classifier_keeps_its_head(tmp_path: Path, pooling: str | None) -> None:
     """One of transformers', such as RankLLaMA's, and its scores."""
     from transformers import AutoModelForSequenceClassification
 
@@ -331,8 +334,9 @@ def test_a_classifier_keeps_its_head(tmp_path: Path) -> None:
     expected = AutoModelForSequenceClassification.from_pretrained(str(source), num_labels=1).eval()
     shutil.copytree(source, tmp_path / "classifier")
     expected.save_pretrained(str(tmp_path / "classifier"))
-    options = {"template": "query: {query} document: {document}</s>", "pair_tokens": 90}
+    options = {"template": "query: {query} document: {document}</s>", "pair_tokens": 90, "pooling": pooling}
     model, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "classifier", **options))
+    assert model.config.pooling == (pooling or "cls")
     result = scores(model, exported(model, tokenizer, tmp_path))
     for (query, document), score in zip(PAIRS, result, strict=True):
         ids = tokenizer(query, document, truncation=True, max_length=90, return_tensors="pt")["input_ids"]
@@ -362,7 +366,7 @@ def test_a_classifier_takes_an_adapter(tmp_path: Path) -> None:
         for name, weight in loaded.named_parameters()
         if weight.requires_grad
     }
-    assert trained == {"lora_A", "lora_B", "head"}
+    assert trained == {"lora_A", "lora_B", "score"}
     assert list(folder.glob("**/adapter_model.safetensors"))
 
 
@@ -452,7 +456,7 @@ def test_a_key_that_a_ranker_cannot_have(models: dict[str, Path]) -> None:
         (
             "qwen3",
             {"template": TEMPLATE, "pooling": "first"},
-            "pooling: got first, but .* sees no other token. Use last",
+            "pooling: got first, but .* sees no other token. Use cls, last",
         ),
         ("qwen3", {"template": TEMPLATE, "pair_tokens": 27}, "pair_tokens: got 27, but 26 special tokens are"),
         ("modernbert", {"pooling": "token", "true_token": "a"}, "pooling: token needs a causal language model"),

@@ -156,8 +156,18 @@ def test_how_a_ranker_is_loaded() -> None:
     maxsim = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="maxsim"), origin(), code=True)
     assert 'CrossEncoder("FOLDER", trust_remote_code=True)' in maxsim
     head = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="cls"), origin(), code=False)
-    assert 'AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1)' in head
+    assert 'AutoModelForSequenceClassification.from_pretrained("FOLDER")' in head
     assert "trust_remote_code" not in head
+    cannot = "vLLM, text-embeddings-inference and Infinity cannot serve it"
+    assert cannot in maxsim
+    assert cannot not in head
+
+
+def test_a_card_names_the_sizes_that_vectors_were_trained_for() -> None:
+    config = ResolvedDualEncoderConfig(model="m")
+    text = model_card.retriever_card(config, origin(), sizes=[32, 16])
+    assert '(Matryoshka) to their first 32, 16 numbers: `SentenceTransformer("FOLDER", truncate_dim=16)`' in text
+    assert "Matryoshka" not in model_card.retriever_card(config, origin())
 
 
 def test_a_model_made_from_it_knows_what_it_has_read(tmp_path: Path) -> None:

@@ -79,6 +79,26 @@ def test_a_rankers_scores(encoder: Path, tmp_path: Path, pooling: str, output: s
 
 @installed
 @pytest.mark.slow
+@pytest.mark.parametrize(("precision", "size"), [("fp16", 0.7), ("int8", 0.5)])
+def test_rounded_files_are_smaller_and_nearly_equal(
+    tmp_path: Path, precision: onnx_export.Precision, size: float
+) -> None:
+    """Their difference from the model is more than fp32's, so that the weights were rounded, and is returned."""
+    encoder = toy.write_encoder(tmp_path / "encoder", hidden_size=128, intermediate_size=256)
+    retriever = toy.retriever_config(encoder, pooling="mean", similarity="cosine")
+    folders = [toy.started(tmp_path / name, retriever) / "model" for name in ("whole", "rounded")]
+    differences = [
+        onnx_export.export_retriever(folder, name) for folder, name in zip(folders, ("fp32", precision), strict=True)
+    ]
+    assert differences[0] < 1e-5 < differences[1] < 0.1
+    whole, rounded = ((folder / onnx_export.FILE).stat().st_size for folder in folders)
+    assert rounded < size * whole
+    folder = toy.started(tmp_path / "ranker", toy.ranker_config(encoder, pooling="cls")) / "model"
+    assert 1e-6 < onnx_export.export_ranker(folder, precision) < 0.1
+
+
+@installed
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["roberta", "distilbert"])
 def test_other_encoders(kind: str, tmp_path: Path) -> None:
     config = toy.retriever_config(toy.write_encoder(tmp_path / "encoder", kind), pooling="mean", dropout=None)
@@ -99,7 +119,7 @@ def test_what_torch_cannot_write_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_other_numbers_than_ours_are_refused(retriever: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(retriever / "model", tmp_path / "model")
-    monkeypatch.setattr(onnx_export, "TOLERANCE", 0.0)
+    monkeypatch.setitem(onnx_export.TOLERANCES, "fp32", 0.0)
     with pytest.raises(
         UserError, match=r"ONNX Runtime and the model differ in the output of a query by [\d.e-]+, more"
     ):

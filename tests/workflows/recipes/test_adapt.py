@@ -81,7 +81,7 @@ def test_a_causal_language_model_is_read_by_its_last_token(tmp_path: Path, tree:
     output = read(tmp_path, tree)
     config = output.config
     model = next(node for node in graph(output.wanted) if node.label == "start ranker").inputs["config"]
-    assert (config.model.pooling, config.ranker_pooling) == ("last", "last")
+    assert (config.model.pooling, config.ranker_pooling) == ("last", "cls")
     assert config.ranker_template == model.template == "query: {query} document: {document}"
 
 
@@ -139,17 +139,27 @@ def test_a_model_that_came_later_has_its_tokens_counted(
     hub.look_in_cache_alone(tmp_path / "cache", monkeypatch)
     model, tree["model"] = Path(tree["model"]), "someone/a-model"
     output = read(tmp_path, tree)
-    assert (output.config.model.document_tokens, output.config.ranker_pooling) == (256, "mean")
+    assert (output.config.model.document_tokens, output.config.ranker_pooling) == (256, "cls")
     text = {default.key: default.reason for default in output.defaults}
     assert text["model.document_tokens"] == "the model's tokenizer cannot be read here"
-    assert text["ranker_pooling"] == "the start model cannot be read here"
+    assert text["ranker_pooling"] == "loads in other servers too"
     output.run.mkdir(parents=True)
     (output.run / "config.yaml").write_text(yaml_text(output.config.model_dump(mode="json")))
     assert read(tmp_path, tree).config == output.config
     hub.put_in_cache(tmp_path / "cache", "someone/a-model", model)
     config = read(tmp_path, tree).config
     assert config.model.document_tokens <= 64
-    assert config.ranker_pooling == "maxsim"
+    assert config.ranker_pooling == "cls"
+
+
+def test_a_model_without_a_classifier_is_read_by_the_mean(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """T5's classifier in transformers has a decoder too, which a ranker here does not."""
+    tree["model"] = str(toy.write_encoder(tmp_path / "t5", "t5"))
+    config = read(tmp_path, tree).config
+    assert config.ranker_pooling == "mean"
+    assert config.ranker_template is None
+    tree["model"] = str(toy.write_encoder(tmp_path / "roberta", "roberta"))
+    assert read(tmp_path, tree).config.ranker_pooling == "cls"
 
 
 def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:

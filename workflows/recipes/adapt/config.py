@@ -110,12 +110,15 @@ class Config(RetrievalConfig):
     "}`. If lengths are left out, 95 % of the collection's texts fit in them."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document for the ranker, in tokens. Null takes the sum of the two lengths."""
-    ranker_pooling: Literal["maxsim", "mean", "last"] | None = None
-    """Source of the ranker's score. Null takes `maxsim` if the start model has token types, `last` if it is a causal
-    language model in a folder, and otherwise `mean`."""
+    ranker_pooling: Literal["cls", "maxsim", "mean", "last"] | None = None
+    """Source of the ranker's score. `cls`: the model's own classification head. Such a ranker loads as a sequence
+    classifier, so vLLM, text-embeddings-inference and Infinity can serve it. `maxsim`: the similarity of the tokens of
+    query and document, for models with token types. It learns faster, but only sentence-transformers loads it, and only
+    with `trust_remote_code`. `mean`, `last`: a linear layer on the mean of the tokens or on the last one, which only
+    sentence-transformers loads. Null takes `cls`, or `mean` if transformers has no classifier for the model."""
     ranker_template: str | None = Field(None, exclude_if=lambda template: template is None)
-    """Text that the ranker reads for a pair. Null takes the pairs of the tokeniser or, with `ranker_pooling: last`,
-    those of RankLLaMA (Ma et al., 2023, section 3.2): `"query: {query} document: {document}"`."""
+    """Text that the ranker reads for a pair. Null takes the pairs of the tokeniser or, if the start model is a causal
+    language model, those of RankLLaMA (Ma et al., 2023, section 3.2): `"query: {query} document: {document}"`."""
     train: Trainings | Literal[False] = Trainings()
     """Lengths and negatives of the trainings. False compares only what needs no training, which is all that is possible
     without training queries."""

@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from sparring.components.config import UserError, did_you_mean, listing
 from sparring.components.data.tables import DEV
-from sparring.components.models.capabilities import can_be_read, has_token_types, is_decoder, longest, token_counter
+from sparring.components.models.capabilities import (
+    can_be_read,
+    has_classifier,
+    has_token_types,
+    is_decoder,
+    longest,
+    token_counter,
+)
 from sparring.components.models.configs import MODULES, PAIR, locate_model
 from sparring.components.sources.base import HoldOut
 from sparring.components.sources.survey import Survey, relevant_documents, survey
@@ -166,15 +173,15 @@ class _Resolving:
             update["pair_tokens"] = self._note(
                 "pair_tokens", min(both, self._limit()), "a query with its document, as the model's limit allows"
             )
-        if self._config.ranker_pooling is None:
-            typed = has_token_types(self._config.model)
-            causal = self._causal()
-            reason = f"the start model has {'' if typed else 'no '}token types"
-            reason = reason if can_be_read(self._config.model) else UNREADABLE
-            pooling = "maxsim" if typed else "last" if causal else "mean"
-            reason = "the start model is a causal language model" if causal else reason
+        pooling = self._config.ranker_pooling
+        if pooling is None:
+            model = self._config.model
+            classifies = not can_be_read(model) or has_token_types(model) or has_classifier(model)
+            pooling = "cls" if classifies else "mean"
+            reason = "loads in other servers too" if classifies else "transformers has no classifier for this model"
             update["ranker_pooling"] = self._note("ranker_pooling", pooling, reason, of_collection=False)
-        if update.get("ranker_pooling", self._config.ranker_pooling) == "last" and self._config.ranker_template is None:
+        last = pooling == "last" or (pooling == "cls" and self._causal())
+        if last and self._config.ranker_template is None:
             reason = "a causal language model must be told where a query ends"
             update["ranker_template"] = self._note("ranker_template", PAIR, reason, of_collection=False)
         return update
