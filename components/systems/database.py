@@ -18,7 +18,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -204,7 +204,7 @@ class VectorDatabase(ABC):
     full_text: ClassVar[str]
     """The full-text ranking that stands in for BM25, for people."""
     program: ClassVar[str]
-    """Lines of the example, with `"TABLE"` for the table's name. They import the client and connect to `url`, and define
+    """Lines of the example, with `"TABLE"` for the table's name. They import the client, connect to `url`, and define
     `nearest(column, vector, k)`. It returns the k rows (id, title, text, score) with the largest inner products."""
     program_words: ClassVar[str]
     """Lines of the example that define `words(query, k)`, which returns rows (id, title, text, score) too. `LANGUAGE`

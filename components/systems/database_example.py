@@ -68,7 +68,12 @@ def file_name(database: str) -> str:
 
 
 def example(
-    config: SystemConfig, database: type[VectorDatabase], layout: Layout, url: str, models: Mapping[str, Path], name: str
+    config: SystemConfig,
+    database: type[VectorDatabase],
+    layout: Layout,
+    url: str,
+    models: Mapping[str, Path],
+    name: str,
 ) -> str:
     """Write the program called `name`. `url` is the database's, without user and password, and `models` has the place
     of each model, by its folder in the system."""

@@ -92,9 +92,9 @@ def call(arguments: argparse.Namespace) -> None:
 
 def _send(kind: type[VectorDatabase], address: Address, layout: Layout, source: Source) -> Sent:
     """Connect and send, with a line of progress on a terminal."""
-    with _reported(kind, address), kind(address, layout) as opened_database:
-        with tqdm(total=source.documents, unit=" documents", disable=None) as bar, listening(bar.update):
-            return database.send(opened_database, source)
+    bar = tqdm(total=source.documents, unit=" documents", disable=None)
+    with _reported(kind, address), kind(address, layout) as connection, bar, listening(bar.update):
+        return database.send(connection, source)
 
 
 @contextmanager

@@ -15,12 +15,14 @@ from sparring.components.systems.database import Address, Batch, Layout, VectorD
 
 ABOUT = b"sparring"
 """Key of the description in the table's schema."""
+KINDS = {"id": pa.string(), "title": pa.large_string(), "text": pa.large_string(), "digest": pa.string()}
+"""Types of the columns. LanceDB indexes no large strings as ids."""
 CONTENTS = "contents"
 """Column of title and text together, which the full-text index covers."""
 LANGUAGES = (
     "arabic danish dutch english finnish french german greek hungarian italian norwegian portuguese romanian russian "
     "spanish swedish tamil turkish"
-).split()
+)
 PROGRAM = """
 import lancedb
 table = lancedb.connect(url.removeprefix("lancedb:///")).open_table("TABLE")
@@ -44,7 +46,7 @@ class LanceDB(VectorDatabase):
     full_text = "LanceDB's BM25"
     program = PROGRAM
     program_words = PROGRAM_WORDS
-    languages = {language: language.title() for language in LANGUAGES}
+    languages = {language: language.title() for language in LANGUAGES.split()}
 
     @classmethod
     def place(cls, address: Address) -> str:
@@ -61,16 +63,22 @@ class LanceDB(VectorDatabase):
     @staticmethod
     def failures() -> tuple[type[Exception], ...]:
         """Return LanceDB's exceptions, which are Python's."""
-        return (OSError, RuntimeError)
+        return (OSError, RuntimeError, ValueError)
 
     def prepare(self) -> None:
-        """Create the table, with an index of ids."""
-        if self.layout.table in self._database.table_names(limit=1_000_000):
+        """Open the table, or create it."""
+        try:
             self._table = self._database.open_table(self.layout.table)
-            stored = (self._table.schema.metadata or {}).get(ABOUT)
-            self.check_description(None if stored is None else stored.decode())
+        except ValueError as error:
+            if "not found" not in str(error):
+                raise
+            self._create()
             return
-        fields = [pa.field(name, pa.large_string()) for name in ("id", "title", "text", "digest")]
+        stored = (self._table.schema.metadata or {}).get(ABOUT)
+        self.check_description(None if stored is None else stored.decode())
+
+    def _create(self) -> None:
+        fields = [pa.field(name, kind) for name, kind in KINDS.items()]
         fields += [pa.field(name, pa.list_(pa.float32(), width)) for name, width in self.layout.vectors.items()]
         fields += [pa.field(CONTENTS, pa.large_string())] if self.layout.lexical is not None else []
         schema = pa.schema(fields, metadata={ABOUT: self.layout.description.encode()})
@@ -83,7 +91,8 @@ class LanceDB(VectorDatabase):
 
     def write(self, batch: Batch, digests: Sequence[str]) -> None:
         """Insert or replace rows, as one version of the table."""
-        columns: list[pa.Array] = [pa.array(column, pa.large_string()) for column in (*batch[:3], digests)]
+        texts = [batch.ids, batch.titles, batch.texts, digests]
+        columns = [pa.array(column, kind) for column, kind in zip(texts, KINDS.values(), strict=True)]
         for name, width in self.layout.vectors.items():
             columns.append(pa.FixedSizeListArray.from_arrays(pa.array(batch.vectors[name].ravel()), width))
         if self.layout.lexical is not None:
@@ -107,18 +116,17 @@ class LanceDB(VectorDatabase):
         self._table.delete(_among(ids))
 
     def finish(self) -> None:
-        """Index ids and words, join small files, and remove old versions."""
-        from datetime import timedelta
+        """Index ids and words, and join small files. Versions older than a week are removed."""
+        from lancedb.index import FTS, BTree
 
         indexed = {column for index in self._table.list_indices() for column in index.columns}
         if "id" not in indexed:
-            self._table.create_scalar_index("id")
+            self._table.create_index("id", config=BTree())
         if self.layout.lexical is not None and CONTENTS not in indexed:
             language = self.language(self.layout)
-            options = {"language": language} if language else {}
-            stems = {"stem": bool(language), "remove_stop_words": bool(language)}
-            self._table.create_fts_index(CONTENTS, use_tantivy=False, **options, **stems)
-        self._table.optimize(cleanup_older_than=timedelta(0))
+            options = {"language": language} if language else {"stem": False, "remove_stop_words": False}
+            self._table.create_index(CONTENTS, config=FTS(**options))
+        self._table.optimize()
 
 
 def _among(ids: Sequence[str]) -> str:

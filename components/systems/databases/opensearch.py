@@ -23,7 +23,7 @@ LANGUAGES = (
     "arabic armenian basque bengali bulgarian catalan cjk czech danish dutch english estonian finnish french galician "
     "german greek hindi hungarian indonesian irish italian latvian lithuanian norwegian persian portuguese romanian "
     "russian sorani spanish swedish turkish"
-).split()
+)
 """Languages with an analyzer of their name."""
 SECONDS = 120
 """Seconds to wait for an answer."""
@@ -69,7 +69,7 @@ class OpenSearch(VectorDatabase):
     full_text = "BM25"
     program = CONNECT.replace("PASSWORD", "OPENSEARCH_PASSWORD").replace("SCRIPT", SCRIPT)
     program_words = PROGRAM_WORDS
-    languages = {language: language for language in LANGUAGES}
+    languages = {language: language for language in LANGUAGES.split()}
     other_language = "standard"
 
     def __init__(self, address: Address, layout: Layout) -> None:

@@ -15,7 +15,7 @@ MOST_CHARACTERS = 250_000
 QUERY = "replace(plainto_tsquery('LANGUAGE', %s)::text, '&', '|')::tsquery"
 """A query that documents with any of its words match."""
 NEW = [
-    'CREATE TABLE "TABLE" (id text PRIMARY KEY, title text NOT NULL, text text NOT NULL, digest text NOT NULL COLUMNS)',
+    'CREATE TABLE "TABLE" (id text PRIMARY KEY, title text NOT NULL, text text NOT NULL, digest text NOT NULLCOLUMNS)',
     "COMMENT ON TABLE \"TABLE\" IS 'DESCRIPTION'",
 ]
 WORDS = [
@@ -26,7 +26,7 @@ WORDS = [
 LANGUAGES = (
     "arabic armenian basque catalan danish dutch english finnish french german greek hindi hungarian indonesian irish "
     "italian lithuanian nepali norwegian portuguese romanian russian serbian spanish swedish tamil turkish"
-).split()
+)
 PROGRAM = """
 import psycopg
 database = psycopg.connect(url, autocommit=True)
@@ -51,7 +51,7 @@ class PostgreSQL(VectorDatabase):
     full_text = "ts_rank"
     program = PROGRAM
     program_words = PROGRAM_WORDS
-    languages = {language: language for language in LANGUAGES}
+    languages = {language: language for language in LANGUAGES.split()}
     other_language = "simple"
 
     def __init__(self, address: Address, layout: Layout) -> None:
@@ -71,7 +71,7 @@ class PostgreSQL(VectorDatabase):
     def prepare(self) -> None:
         """Create the extension, if it is missing, and the table."""
         if not self._rows("SELECT 1 FROM pg_extension WHERE extname = 'vector'"):
-            self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            self._connection.execute(b"CREATE EXTENSION IF NOT EXISTS vector")
         if self._rows("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", f'"{self.layout.table}"'):
             ((stored,),) = self._rows("SELECT obj_description(to_regclass(%s))", f'"{self.layout.table}"')
             self.check_description(stored if str(stored).startswith("{") else None)

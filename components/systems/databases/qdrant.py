@@ -28,7 +28,7 @@ place = {"path": url[len("qdrant:///"):]} if url.startswith("qdrant:") else {
     "url": url[len("qdrant+"):], "api_key": os.environ.get("QDRANT_API_KEY")}
 database = QdrantClient(**place)
 def nearest(column, vector, k):
-    exact = models.SearchParams(exact=True)
+    exact = None if url.startswith("qdrant:") else models.SearchParams(exact=True)  # a folder's search always is
     points = database.query_points("TABLE", vector.tolist(), using=column, limit=k, search_params=exact).points
     return [(hit.payload["id"], hit.payload["title"], hit.payload["text"], hit.score) for hit in points]
 """
@@ -138,9 +138,7 @@ class Qdrant(VectorDatabase):
         """List ids in the order of the points."""
         offset: Any = None
         while True:
-            points, offset = self._client.scroll(
-                self.layout.table, limit=self.rows, offset=offset, with_payload=["id"]
-            )
+            points, offset = self._client.scroll(self.layout.table, limit=self.rows, offset=offset, with_payload=["id"])
             yield [(point.payload or {})["id"] for point in points]
             if offset is None:
                 return

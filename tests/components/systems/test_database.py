@@ -31,7 +31,7 @@ def test_an_address_shows_no_secret() -> None:
 @pytest.mark.parametrize("url", ["opensearch://host:9200", "opensearch+http:///index", "elasticsearch:///x"])
 def test_a_server_says_how_it_is_spoken_to(url: str) -> None:
     with refused(key="--to", code="wrong-form"):
-        Address.of(url).server
+        assert Address.of(url).server
 
 
 def test_a_path_is_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_path_is_relative_or_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert Address.of(f"sqlite:///{tmp_path}/b.db").file == tmp_path / "b.db"
     for url in ("sqlite://", "sqlite://host/b.db", "lancedb+http:///x"):
         with refused(key="--to", code="wrong-form"):
-            Address.of(url).file
+            assert Address.of(url).file
 
 
 def test_a_database_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

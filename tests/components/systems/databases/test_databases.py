@@ -206,12 +206,12 @@ def test_postgresql_gets_one_statement_a_batch(monkeypatch: pytest.MonkeyPatch) 
         'CREATE TABLE "documents" (id text PRIMARY KEY, title text NOT NULL, text text NOT NULL, digest text NOT NULL, '
         '"dense" vector(8) NOT NULL)',
         f"COMMENT ON TABLE \"documents\" IS '{layout.description}'",
-        'ALTER TABLE "documents" ADD words tsvector GENERATED ALWAYS AS (to_tsvector(\'english\', left(title || \' \' || '
+        "ALTER TABLE \"documents\" ADD words tsvector GENERATED ALWAYS AS (to_tsvector('english', left(title || ' ' || "
         "text, 250000))) STORED",
         'CREATE INDEX "documents_words" ON "documents" USING gin (words)',
         'SELECT id, digest FROM "documents" WHERE id = ANY(%s)',
-        'INSERT INTO "documents" (id, title, text, digest, "dense") SELECT id, title, text, digest, "dense"::vector FROM '
-        "unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[]) AS sent (id, title, text, digest, "
+        'INSERT INTO "documents" (id, title, text, digest, "dense") SELECT id, title, text, digest, "dense"::vector '
+        "FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[]) AS sent (id, title, text, digest, "
         '"dense") ON CONFLICT (id) DO UPDATE SET title = EXCLUDED.title, text = EXCLUDED.text, digest = '
         'EXCLUDED.digest, "dense" = EXCLUDED."dense"',
         'SELECT count(*) FROM "documents"',
