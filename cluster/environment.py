@@ -118,6 +118,8 @@ def setup(groups: Sequence[str]) -> None:
         # The path is in the stamp because a virtual environment does not work after it was moved.
         stamp.write_text(json.dumps({"path": str(ENVIRONMENT), "locks": there | wanted}, indent=1))
         print(f"Set up .venv in {time.monotonic() - began:.0f} s.")
+        if not there:
+            print(f'To call sparring from any folder: export PATH="{ENVIRONMENT / "bin"}:$PATH"')
 
 
 def lock(upgrade: bool) -> None:

@@ -323,7 +323,7 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         ),
         (
             lambda _: stages(near={"kind": "neighbours", "of": "lexical"}),
-            "near: stages.near.of: 'lexical' has no vectors; accepted: a dense stage",
+            "near: stages.near.of: 'lexical' has no vectors; accepted: a stage that has them",
         ),
         (
             lambda _: stages(ranker={"kind": "ranker", "of": "dense", "depth": 5}),

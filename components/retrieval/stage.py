@@ -31,10 +31,8 @@ class StageConfig(Config):
 
     in_java: ClassVar[bool] = False
     """True if Lucene searches, in a thread of its own."""
-    is_lexical: ClassVar[bool] = False
-    """True if its scores are BM25's, in which 0 means that no word is shared."""
-    has_vectors: ClassVar[bool] = False
-    """True if it compares vectors, of which each document has one."""
+    has: ClassVar[Literal["vectors", "words"] | None] = None
+    """Data that other stages can read of it: a vector of each document, or an index of words."""
 
     @property
     def inputs(self) -> list[str]:
@@ -50,6 +48,11 @@ class StageConfig(Config):
     def precisions(self) -> set[str]:
         """Precisions that its models compute in. Empty if it has no model."""
         return set()
+
+    def is_lexical(self, system: Any) -> bool:
+        """Tell whether its scores are BM25's, in which 0 means that no word is shared. `system` is the
+        `SystemConfig`."""
+        return self.has == "words"
 
     @property
     def lexical_k(self) -> int | None:

@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sparring.components.config import Config, UserError, code_of, did_you_mean, fields_at, listing, unknown
+from sparring.components.config import Config, code_of, did_you_mean, fields_at, listing, unknown
 from sparring.components.data.own_documents import Decision
 from sparring.components.rng import keyed_int
+from sparring.components.sources import remote
 from sparring.components.sources.forms import Form, in_form
 from sparring.components.sources.records import Bad, Document, Judgement, Query
 
@@ -227,10 +228,10 @@ AnySource = Annotated[SerializeAsAny[Source], BeforeValidator(declared)]
 def locate(path: str) -> Path:
     """Return the path of a declared file or folder. `$SPARRING_DATA`, if set, replaces a leading `data/`.
 
-    Raise UserError for a URL.
+    What is at a URL is copied to this machine first (`remote`). If that fails, nothing is at the returned path.
     """
-    if "://" in path:
-        raise UserError(f"{path}: this is a URL. Use a file or folder of the machine that reads the data.")
+    if remote.is_url(path):
+        return remote.local_path(path)
     parts = Path(path).parts
     data = os.environ.get("SPARRING_DATA")
     if data and parts and parts[0] == "data":
@@ -240,6 +241,8 @@ def locate(path: str) -> Path:
 
 def sought(missing: Sequence[str]) -> str:
     """Describe missing files and the places where they were expected, for an error message."""
+    if problems := remote.problems(missing):
+        return "; ".join(problems)
     hints = []
     if any(name.startswith("~") for name in missing):
         hints.append("write out what ~ stands for")

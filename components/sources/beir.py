@@ -30,7 +30,7 @@ class Source(base.Source):
     """The keys of `format: beir`."""
 
     path: str
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     splits: base.Splits = None
     """Files of `qrels/` to read: all (`null`), a list of names, or a mapping such as `{dev: validation}`."""
 

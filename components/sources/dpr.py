@@ -20,7 +20,7 @@ class Source(base.Source):
     """The keys of `format: dpr`."""
 
     path: str
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     documents: str = "psgs_w100.tsv"
     """TSV file of the documents, with the header id, text, title. It may be plain or .gz."""
     retriever: dict[str, str] = {}

@@ -31,7 +31,7 @@ class Table(Config):
     dataset: str | None = None
     """Name on the hub, such as `BeIR/scifact`."""
     path: str | None = None
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     name: str | None = None
     """Name of the dataset's configuration, if it has several."""
     split: str | None = None

@@ -15,7 +15,7 @@ class Source(base.Source):
     """The keys of `format: lines`."""
 
     path: str
-    """File. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """File or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
 
     def files(self) -> dict[str, Path]:
         """Return the file."""

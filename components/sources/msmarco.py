@@ -16,7 +16,7 @@ class Source(base.Source):
     """The keys of `format: msmarco`."""
 
     path: str
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     columns: list[str] = ["doc_id", "text"]
     """Columns of `collection.tsv`. Columns that are not called doc_id, title or text are ignored. For MS MARCO
     documents (not passages) use `[doc_id, url, title, text]`."""

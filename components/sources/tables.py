@@ -78,7 +78,7 @@ class Source(base.Source):
     """The keys of `format: tables`."""
 
     path: str
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     documents: str | list[str] = "documents.csv"
     """Files of documents inside the folder: a name, a pattern such as `documents/*.parquet`, or a list of them."""
     queries: Files = None

@@ -51,7 +51,7 @@ class GroupSource(base.Source):
     """The keys that formats of training data share."""
 
     path: str
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     groups: dict[str, str | Annotated[list[str], Field(min_length=1)]] = Field(min_length=1)
     """File of each split, or a list of files. For example `{train: train.jsonl}`. Files are JSON lines or a JSON array,
     plain or .gz, Parquet, or a folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` or `*/*.jsonl`

@@ -21,7 +21,7 @@ class Source(base.Source):
     """The keys of `format: tripclick`."""
 
     path: str
-    """Folder. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
+    """Folder or URL. `$SPARRING_DATA`, if set, replaces a leading `data/`."""
     splits: dict[str, list[str]] = Field(
         {"train": ["head.train", "torso.train"], "dev": ["head.val"], "test": ["head.test"]}, min_length=1
     )

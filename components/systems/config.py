@@ -15,6 +15,7 @@ from sparring.components.config import Config, Damaged, Invalid, UserError, list
 from sparring.components.files import check_whole
 from sparring.components.retrieval.kind import index_kind_named
 from sparring.components.retrieval.stage import FirstStage, StageConfig
+from sparring.components.systems.searching import LaterStage
 from sparring.components.systems.stages.expansion import ExpansionStage
 from sparring.components.systems.stages.fused import FusedStage
 from sparring.components.systems.stages.neighbours import NeighboursStage
@@ -81,12 +82,9 @@ class SystemConfig(Config):
                 if isinstance(self.stages[source], ReaderStage):
                     message = f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage"
                     raise Invalid(message, "reads-a-reader")
-            if isinstance(stage, NeighboursStage) and not self.stages[stage.of].has_vectors:
-                message = f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage"
-                raise Invalid(message, "no-vectors")
-            if isinstance(stage, ExpansionStage) and not self.stages[stage.of].in_java:
-                message = f"stages.{name}.of: {stage.of!r} has no Lucene index; accepted: a lexical stage"
-                raise Invalid(message, "no-lucene-index")
+            if isinstance(stage, LaterStage) and stage.needs and self.stages[stage.of].has != stage.needs:
+                message = f"stages.{name}.of: {stage.of!r} has no {stage.needs}; accepted: a stage that has them"
+                raise Invalid(message, f"no-{stage.needs}")
             if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))
         read = {source for stage in self.stages.values() for source in stage.inputs}
@@ -110,24 +108,21 @@ class SystemConfig(Config):
     def limit(self) -> int:
         """Largest number of documents that the system can rank. A single list can be extended to all documents; with
         several lists, their lengths are part of the system."""
-        return self._reach(self.answer)
+        return self.reach(self.answer)
 
-    def _reach(self, name: str) -> int:
+    def reach(self, name: str) -> int:
+        """Return the largest number of documents that a stage can rank."""
         stage = self.stages[name]
-        if isinstance(stage, FusedStage):
-            return stage.depth
-        if isinstance(stage, NeighboursStage | RankerStage | ReaderStage):
-            return self._reach(stage.of)
-        if isinstance(stage, ExpansionStage):
-            return self._reach(stage.of) if stage.fusion is None else stage.fusion.depth
+        if isinstance(stage, LaterStage):
+            return stage.reach(self)
         assert isinstance(stage, FirstStage)
         return self.documents if self.has_one_list else stage.k
 
     @property
     def has_one_list(self) -> bool:
         """True if a single stage searches the documents, and once for a query."""
-        searching = [stage for stage in self.stages.values() if isinstance(stage, FirstStage | ExpansionStage)]
-        return len(searching) == 1
+        first = list(self.of_kind(FirstStage))
+        return len(first) == 1 and not any(stage.searches for _, stage in self.of_kind(LaterStage))
 
     def check_k(self, k: int, key: str = "k") -> None:
         """Raise UserError, naming `key`, if the system cannot rank `k` documents."""
@@ -141,25 +136,16 @@ class SystemConfig(Config):
         assert isinstance(stage, FirstStage)
         if not self.has_one_list:
             return min(stage.k, self.documents)
-        depths = [stage.depth for _, stage in self.of_kind(RankerStage)]
-        depths += [stage.context for _, stage in self.of_kind(NeighboursStage)]
-        depths += [stage.passages for _, stage in self.of_kind(ReaderStage)]
+        depths = [later.depth_read for _, later in self.of_kind(LaterStage)]
         return min(max([k, *depths]), self.documents)
 
     def is_lexical(self, name: str) -> bool:
         """Tell whether a stage's scores are BM25's, in which 0 means that no word is shared."""
-        stage = self.stages[name]
-        if isinstance(stage, FusedStage):
-            return all(map(self.is_lexical, stage.of))
-        return stage.is_lexical
+        return self.stages[name].is_lexical(self)
 
-    def reads_vectors(self, name: str) -> bool:
-        """Tell whether another stage reads the documents' vectors of a stage."""
-        return any(stage.of == name for _, stage in self.of_kind(NeighboursStage))
-
-    def searches_again(self, name: str) -> bool:
-        """Tell whether another stage searches for expansions in the index of a stage."""
-        return any(stage.of == name for _, stage in self.of_kind(ExpansionStage))
+    def is_needed(self, name: str) -> bool:
+        """Tell whether another stage reads the documents' vectors, or searches in the index, of a stage."""
+        return any(stage.needs and stage.of == name for _, stage in self.of_kind(LaterStage))
 
     @property
     def has_models(self) -> bool:

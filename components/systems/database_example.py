@@ -15,8 +15,8 @@ from sparring.components.retrieval.kinds.lexical import LexicalStage
 from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.database import KEY, Layout, VectorDatabase, column
 from sparring.components.systems.example import STAGE, program
-from sparring.components.systems.stages.fused import FusedStage
-from sparring.components.systems.stages.ranker import RankerStage
+from sparring.components.systems.searching import LaterStage
+from sparring.components.systems.stages.reader import ReaderStage
 
 DATA = """
 import os
@@ -44,7 +44,8 @@ scores["NAME"] = keep(words(query, stage["k"]))
 def check(config: SystemConfig) -> None:
     """Raise UserError if a stage of the system cannot work with a database."""
     for name, stage in config.stages.items():
-        if not isinstance(stage, DenseStage | LexicalStage | FusedStage | RankerStage):
+        works = isinstance(stage, DenseStage | LexicalStage | LaterStage) and not isinstance(stage, ReaderStage)
+        if not works or (isinstance(stage, LaterStage) and stage.needs):
             raise UserError(
                 f"{KEY}: the stage `{name}` works with our own indexes only. Use --system NAME, with a system of dense "
                 "retrievers, BM25, fusions and rankers.",

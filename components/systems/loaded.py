@@ -16,7 +16,7 @@ from sparring.components.retrieval.kinds.lexical import Lexical, LexicalStage
 from sparring.components.retrieval.lucene_search import Searcher
 from sparring.components.retrieval.stage import Nearest, Vectors
 from sparring.components.systems.documents import Documents
-from sparring.components.systems.rankings import Ranking
+from sparring.components.systems.rankings import Ranking, reordered
 from sparring.components.systems.stages.neighbours import NeighboursStage
 
 _java = ThreadPoolExecutor(1, "lucene")
@@ -123,16 +123,6 @@ def similarities(query: np.ndarray, documents: np.ndarray, config: NeighboursSta
     with torch.inference_mode():
         query_vectors, list_vectors = (torch.from_numpy(vectors).float()[None] for vectors in (query, documents))
         return shared_by_copies(scores(query_vectors, list_vectors, config)[0].numpy(), documents)
-
-
-def reordered(ranking: Ranking, first: Ranking) -> Ranking:
-    """Replace the first documents of a ranking by a new order. The remaining documents follow, with lower scores.
-
-    >>> reordered([("a", 0.9), ("b", 0.8), ("c", 0.7)], [("b", 5.0), ("a", 4.0)])
-    [('b', 5.0), ('a', 4.0), ('c', 3.0)]
-    """
-    lowest = min((score for _, score in first), default=0.0)
-    return first + [(doc_id, lowest - number) for number, (doc_id, _) in enumerate(ranking[len(first) :], 1)]
 
 
 class PairScorer:

@@ -32,3 +32,13 @@ def as_lists(ranking: pa.Table, queries: int) -> list[Ranking]:
     for query, doc_id, score in zip(*columns, strict=True):
         lists[int(query)].append((doc_id, score))
     return lists
+
+
+def reordered(ranking: Ranking, first: Ranking) -> Ranking:
+    """Replace the first documents of a ranking by a new order. The remaining documents follow, with lower scores.
+
+    >>> reordered([("a", 0.9), ("b", 0.8), ("c", 0.7)], [("b", 5.0), ("a", 4.0)])
+    [('b', 5.0), ('a', 4.0), ('c', 3.0)]
+    """
+    lowest = min((score for _, score in first), default=0.0)
+    return first + [(doc_id, lowest - number) for number, (doc_id, _) in enumerate(ranking[len(first) :], 1)]

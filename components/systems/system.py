@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
@@ -13,18 +11,15 @@ import numpy as np
 
 from sparring.components.config import Damaged, UserError
 from sparring.components.data.tables import document_text
-from sparring.components.retrieval.fusion import fuse
 from sparring.components.retrieval.kinds.lexical import LexicalStage
-from sparring.components.retrieval.stage import FirstStage, RetrieverStage
+from sparring.components.retrieval.stage import RetrieverStage
 from sparring.components.systems import config as configs
 from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer, reordered
-from sparring.components.systems.rankings import Ranking, as_lists, as_ranking
+from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever
+from sparring.components.systems.rankings import Ranking
 from sparring.components.systems.reading import ReaderAnswer
-from sparring.components.systems.stages.expansion import ExpansionStage
-from sparring.components.systems.stages.fused import FusedStage
-from sparring.components.systems.stages.neighbours import NeighboursStage
+from sparring.components.systems.searching import LaterStage, Search, Seconds
 from sparring.components.systems.stages.ranker import RankerStage
 
 QUERY_CHARACTERS = 4_000
@@ -51,20 +46,6 @@ class Answered(NamedTuple):
     answer: ReaderAnswer | None
     """None if the system has no reader."""
     hits: list[Hit]
-
-
-class Seconds(dict[str, float]):
-    """Seconds that each part of a search took, one after another. BM25 runs at the same time as a retriever: its part
-    is only the wait for it afterwards."""
-
-    @contextmanager
-    def of(self, part: str) -> Iterator[None]:
-        """Count this block as a part."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self[part] = self.get(part, 0.0) + time.perf_counter() - began
 
 
 class LoadedSystem:
@@ -106,7 +87,7 @@ class LoadedSystem:
             options |= models()
         for name, stage in config.stages.items():
             if isinstance(stage, RetrieverStage):
-                parts[name] = _retriever(folder, stage, documents, options, rows=config.reads_vectors(name))
+                parts[name] = _retriever(folder, stage, documents, options, rows=config.is_needed(name))
             elif name not in parts:
                 parts[name] = stage.open(folder, options)
         return cls(config, documents, parts).wait()
@@ -240,10 +221,11 @@ class LoadedSystem:
     ) -> tuple[list[list[Hit]], list[Ranking]]:
         """Search for a list of at least one query. Return the first k documents and the whole rankings."""
         with self._one_at_a_time:
-            rankings, scores = self._rankings(texts, k, spent, without)
-        ranked = rankings[self.config.answer]
+            search = self._ranked(texts, k, spent, without)
+        ranked = search.rankings[self.config.answer]
         with spent.of("text"):
-            tables = {name: [dict(ranking) for ranking in lists] for name, lists in scores.items()}
+            scored = [name for name in self.config.stages if name in search.scores]
+            tables = {name: [dict(ranking) for ranking in search.scores[name]] for name in scored}
             shown = [ranking[:k] for ranking in ranked]
             titles_and_texts = self.documents.texts([doc_id for ranking in shown for doc_id, _ in ranking])
         hits = [
@@ -273,69 +255,22 @@ class LoadedSystem:
             answers: list[ReaderAnswer] = self._parts[list(self.config.stages)[-1]](texts, contents_read)
             return answers
 
-    def _rankings(
-        self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
-    ) -> tuple[dict[str, list[Ranking]], dict[str, list[Ranking]]]:
-        """Return each stage's rankings, and the scores that it computed. A ranker scores the first documents only. Java
-        searches while the retrievers do."""
+    def _ranked(self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]) -> Search:
+        """Search by each stage in order. Java searches while the retrievers do."""
         config, parts = self.config, self._parts
+        search = Search(config, self.documents, parts, texts, without, spent)
         waiting = {name: parts[name](texts, config.length(name, k), without) for name in self._in_java}
-        rankings, vectors = dict[str, list[Ranking]](), dict[str, Any]()
         for name, _ in config.of_kind(RetrieverStage):
             with spent.of("encode"):
-                vectors[name] = parts[name].encode(texts)
+                search.vectors[name] = parts[name].encode(texts)
             with spent.of("search"):
-                rankings[name] = parts[name].search(vectors[name], config.length(name, k), without)
+                search.add(name, parts[name].search(search.vectors[name], config.length(name, k), without))
         for name, wait in waiting.items():
             with spent.of("bm25"):
-                rankings[name] = wait()
-        scores = {name: rankings[name] for name, _ in config.of_kind(FirstStage)}
-        for name, stage in config.stages.items():
-            if isinstance(stage, ExpansionStage):
-                with spent.of("expand"):
-                    rankings[name] = scores[name] = self._expanded(name, stage, texts, rankings[stage.of], without)
-            elif isinstance(stage, FusedStage):
-                with spent.of("fuse"):
-                    rankings[name] = scores[name] = _fused(stage, rankings, config, len(texts))
-            elif isinstance(stage, NeighboursStage):
-                with spent.of("search"):
-                    retriever, lists = parts[stage.of], zip(vectors[stage.of], rankings[stage.of], strict=True)
-                    rankings[name] = [retriever.by_neighbours(vector, hits, stage) for vector, hits in lists]
-                    scores[name] = rankings[name]
-            elif isinstance(stage, RankerStage):
-                scores[name] = self._scored(texts, rankings[stage.of], parts[name], stage.depth, spent)
-                with spent.of("rank"):
-                    rankings[name] = _reordered(stage, scores[name], rankings, config)
-        return rankings, scores
-
-    def _expanded(
-        self,
-        name: str,
-        stage: ExpansionStage,
-        texts: Sequence[str],
-        unexpanded: list[Ranking],
-        without: Sequence[str | None],
-    ) -> list[Ranking]:
-        """Rank the documents for the expansions that a stage chooses."""
-        lexical, k = self._parts[stage.of], self.config.length(stage.of, 1)
-
-        def search(issued: Sequence[str], queries: Sequence[int]) -> list[Ranking]:
-            rankings: list[Ranking] = lexical(issued, k, [without[query] for query in queries])()
-            return rankings
-
-        expanded: list[Ranking] = self._parts[name](texts, unexpanded, self.documents, search)
-        return expanded
-
-    def _scored(
-        self, texts: Sequence[str], rankings: list[Ranking], ranker: PairScorer, depth: int, spent: Seconds
-    ) -> list[Ranking]:
-        """Score each query's first documents by the ranker, in their order."""
-        first = [[doc_id for doc_id, _ in ranking[:depth]] for ranking in rankings]
-        with spent.of("text"):
-            documents = self.documents.texts([doc_id for ids in first for doc_id in ids])
-        with spent.of("rank"):
-            scores = ranker(texts, [[document_text(*documents[doc_id]) for doc_id in ids] for ids in first])
-        return [list(zip(ids, row.tolist(), strict=True)) for ids, row in zip(first, scores, strict=True)]
+                search.add(name, wait())
+        for name, stage in config.of_kind(LaterStage):
+            stage.rank(name, search)
+        return search
 
 
 def _retriever(
@@ -353,54 +288,3 @@ def _checked(texts: str | Sequence[str], argument: str) -> list[str]:
     if not all(isinstance(text, str) for text in checked):
         raise UserError(f"{argument} must be a string or a list of strings.", key=argument, code="not-text")
     return checked
-
-
-def _fused(stage: FusedStage, lists: Mapping[str, list[Ranking]], config: SystemConfig, queries: int) -> list[Ranking]:
-    """Fuse the rankings of several stages."""
-    lexical = [place for place, name in enumerate(stage.of) if config.is_lexical(name)]
-    return as_lists(fuse([as_ranking(lists[name]) for name in stage.of], stage, lexical=lexical), queries)
-
-
-def _reordered(
-    stage: RankerStage, scored: list[Ranking], rankings: Mapping[str, list[Ranking]], config: SystemConfig
-) -> list[Ranking]:
-    """Put each query's first documents in the order of the ranker's scores, or of the weighted sums. The remaining
-    documents follow, with lower scores."""
-    final = []
-    for q, (ranking, scores) in enumerate(zip(rankings[stage.of], scored, strict=True)):
-        if stage.priors:
-            priors = [
-                Prior(rankings[name][q], weight, config.stages[name].lexical_k) for name, weight in stage.priors.items()
-            ]
-            scores = weighted(scores, stage.weight, priors)
-        final.append(reordered(ranking, sorted(scores, key=lambda hit: -hit[1])))
-    return final
-
-
-class Prior(NamedTuple):
-    """A query's ranking whose scores are added to a ranker's."""
-
-    ranking: Ranking
-    weight: float
-    lexical_k: int | None
-    """For BM25, the number of documents that were requested."""
-
-    @property
-    def lowest(self) -> float:
-        """Score of a document that the ranking lacks: the lowest, or 0 if BM25 has fewer documents than requested."""
-        complete = self.lexical_k is not None and len(self.ranking) < self.lexical_k
-        return 0.0 if complete else min((score for _, score in self.ranking), default=0.0)
-
-
-def weighted(scored: Ranking, weight: float, priors: Sequence[Prior]) -> Ranking:
-    """Add the weighted scores of priors to a ranker's.
-
-    >>> priors = [Prior([("a", 0.5)], 2, None), Prior([("b", 8.0)], 0.5, lexical_k=2)]
-    >>> weighted([("a", 1.0), ("b", 2.0)], 1, priors)
-    [('a', 2.0), ('b', 7.0)]
-    """
-    tables = [(dict(prior.ranking), prior.weight, prior.lowest) for prior in priors]
-    return [
-        (doc_id, sum([weight * score, *(prior * scores.get(doc_id, low) for scores, prior, low in tables)]))
-        for doc_id, score in scored
-    ]

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from sparring.components.config import UserError
+from sparring.components.sources.base import locate
 from sparring.components.yaml_files import read_yaml
 from sparring.workflows.commands import init, run
 from sparring.workflows.commands.shared_arguments import add_assignments
@@ -46,7 +47,7 @@ def _check_same(folder: Path, file: Path) -> None:
     data = read_yaml(file).get("data")
     path = data.get("path") if isinstance(data, dict) else None
     place = folder.resolve()
-    if path is None or Path(str(path)).resolve() not in (place, place.parent if place.is_file() else place):
+    if path is None or locate(str(path)).resolve() not in (place, place.parent if place.is_file() else place):
         raise UserError(
             f"{file}: it is the config of another collection than {folder}. Name another file (-o FILE), or replace it "
             "(--overwrite).",

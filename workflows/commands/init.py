@@ -13,6 +13,7 @@ from sparring.components.config import CONTROLS, Config, UserError, listing, par
 from sparring.components.data.own_documents import remark
 from sparring.components.files import replacing
 from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.sources import remote
 from sparring.components.sources.base import AnySource
 from sparring.components.sources.inspection import MISSING, Inspection
 from sparring.components.sources.recognition.layouts import Keys
@@ -38,7 +39,9 @@ class Declared(Config):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the collection: a folder, or a file")
+    parser.add_argument(
+        "folder", type=_collection, metavar="FOLDER", help="the collection: a folder, a file, or the URL of one"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -47,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the config to write (default: the folder's name with .yaml, in the current folder)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the config if it is there")
+
+
+def _collection(place: str) -> Path:
+    """Return the path of a collection. A URL is copied to this machine."""
+    return remote.local_path(place) if remote.is_url(place) else Path(place)
 
 
 class Written(NamedTuple):
@@ -81,9 +89,12 @@ def write_config(folder: Path, file: Path, *, overwrite: bool) -> Written:
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
     check_output(file, "another file (-o FILE)")
+    if problems := remote.problems([str(folder)]):
+        raise UserError(problems[0], key="folder", code="unreadable-url")
     keys, remarks, unread = recognise(folder)
+    keys["path"] = remote.url_of(keys["path"])
     source = parse(Declared, {"data": keys}, where=str(folder)).data
-    print(printable(f"{folder}: {_layout(keys)}"), flush=True)
+    print(printable(f"{remote.url_of(str(folder))}: {_layout(keys)}"), flush=True)
     contents = Inspection(source)
     if contents.in_two_forms:
         keys["ids"] = "NFC"

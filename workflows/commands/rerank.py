@@ -11,8 +11,8 @@ import pyarrow as pa
 from sparring.components.config import CONTROLS, UserError, printable
 from sparring.components.data.tables import RANKING
 from sparring.components.sources import trec
-from sparring.components.systems.loaded import PairScorer, reordered
-from sparring.components.systems.rankings import Ranking
+from sparring.components.systems.loaded import PairScorer
+from sparring.components.systems.rankings import Ranking, reordered
 from sparring.workflows.commands.models import add_model, load_ranker
 from sparring.workflows.commands.shared_arguments import check_output
 from sparring.workflows.commands.texts import ACCEPTED, STANDARD_INPUT, by_id, read_texts

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparring.components.config import Config, UserError
 from sparring.components.models.configs import Pretrained, is_directory
+from sparring.components.sources.remote import is_url
 from sparring.workflows import ROOT
 from sparring.workflows.commands.shared_arguments import add_cluster, add_config
 from sparring.workflows.distributed import cluster as clusters
@@ -116,6 +117,8 @@ def _relative(experiment: Experiment) -> str | None:
 
 def _read(config: Config) -> list[str]:
     """List what a step with this config reads outside the store, as the config names it."""
+    if is_url(str(getattr(config, "path", ""))):  # the cluster copies it
+        return []
     if isinstance(config, Pretrained):  # its files are where its name leads from here
         return [config.model] if is_directory(config.model) else []
     try:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from sparring.components.config import UserError
 from sparring.components.systems.documents import Documents
-from sparring.components.systems.system import Answered, LoadedSystem, Seconds
+from sparring.components.systems.searching import Seconds
+from sparring.components.systems.system import Answered, LoadedSystem
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import (
     LIMITS,

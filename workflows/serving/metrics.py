@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparring.components.systems.system import Seconds
+from sparring.components.systems.searching import Seconds
 
 FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 TIMES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints
 
-from sparring.components.systems.system import QUERY_CHARACTERS, Hit, Seconds
+from sparring.components.systems.searching import Seconds
+from sparring.components.systems.system import QUERY_CHARACTERS, Hit
 
 QUERIES = 64
 """Maximum number of queries in one request."""

@@ -71,7 +71,7 @@ class DenseStage(RetrieverStage):
     normalize: bool = Field(False, exclude_if=lambda normalize: not normalize)
     """Scale the shortened vector to length 1."""
 
-    has_vectors: ClassVar[bool] = True
+    has: ClassVar[Literal["vectors", "words"] | None] = "vectors"
 
     @property
     def contents(self) -> dict[str, str]:
@@ -91,7 +91,7 @@ class DenseStage(RetrieverStage):
 
     def lines(self, system: Any, name: str) -> str:
         """Search a FAISS index, and keep the vectors if another stage reads them."""
-        return self.encoding + NEAR + (KEPT if system.reads_vectors(name) else "")
+        return self.encoding + NEAR + (KEPT if system.is_needed(name) else "")
 
     @classmethod
     def details(cls, path: Callable[[str, str], str], model: Mapping[str, Any], search: Any) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class LexicalStage(BM25Config, FirstStage):
     """Relevance feedback. If None, there is none."""
 
     in_java: ClassVar[bool] = True
-    is_lexical: ClassVar[bool] = True
+    has: ClassVar[Literal["vectors", "words"] | None] = "words"
 
     @property
     def contents(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ class LexicalStage(BM25Config, FirstStage):
             options = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
             lines += "from pyserini.analysis import get_lucene_analyzer\n"
             lines += f"searcher.set_analyzer(get_lucene_analyzer({options}))\n"
-        kept = KEPT_WORDS if system.searches_again(name) else ""
+        kept = KEPT_WORDS if system.is_needed(name) else ""
         return lines + (RM3 if self.rm3 is not None else "") + WORDS + kept
 
 

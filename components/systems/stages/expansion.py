@@ -1,8 +1,8 @@
 """Query expansions, as a stage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,8 @@ from sparring.components.expansion import feedback
 from sparring.components.expansion.relevance_model import RelevanceConfig
 from sparring.components.models.generator_configs import GenerateConfig
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.components.retrieval.stage import StageConfig
+from sparring.components.systems.rankings import Ranking
+from sparring.components.systems.searching import LaterStage, Search
 from sparring.components.systems.stages.fused import fusion_lines
 
 FEEDBACK = """\
@@ -185,7 +186,7 @@ class QueryRerankerConfig(Config):
     """True if it also reads the first document that the expansion retrieves."""
 
 
-class ExpansionStage(StageConfig):
+class ExpansionStage(LaterStage):
     """Expansions of the query, and the rankings that a lexical stage's index has for the chosen ones (Chuang et al.,
     2023, chapter 3). The expansions come from feedback documents or from a language model."""
 
@@ -237,10 +238,32 @@ class ExpansionStage(StageConfig):
         return self
 
     @property
-    def inputs(self) -> list[str]:
-        return [self.of]
+    def searches(self) -> bool:
+        return True
 
-    is_lexical: ClassVar[bool] = True
+    @property
+    def needs(self) -> Literal["vectors", "words"]:
+        return "words"
+
+    def is_lexical(self, system: Any) -> bool:
+        """Return True: an index of words is searched."""
+        return True
+
+    def reach(self, config: Any) -> int:
+        """Return the number of documents that the index lists, or that the fusion keeps."""
+        reached: int = config.reach(self.of) if self.fusion is None else self.fusion.depth
+        return reached
+
+    def rank(self, name: str, search: Search) -> None:
+        """Rank the documents for the chosen expansions."""
+        lexical, k = search.parts[self.of], search.config.length(self.of, 1)
+
+        def issue(issued: Sequence[str], queries: Sequence[int]) -> list[Ranking]:
+            rankings: list[Ranking] = lexical(issued, k, [search.without[query] for query in queries])()
+            return rankings
+
+        with search.seconds.of("expand"):
+            search.add(name, search.parts[name](search.texts, search.rankings[self.of], search.documents, issue))
 
     @property
     def contents(self) -> dict[str, str]:

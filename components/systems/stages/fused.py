@@ -5,9 +5,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sparring.components.config import listing
-from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.fusion import FusionConfig, fuse
 from sparring.components.retrieval.interpolation import NOISE
-from sparring.components.retrieval.stage import StageConfig
+from sparring.components.systems.rankings import as_lists, as_ranking
+from sparring.components.systems.searching import LaterStage, Search
 
 LISTS = """\
 lists = [scores[name] for name in stage["of"]]
@@ -54,7 +55,7 @@ scores["NAME"] = dict(sorted(fused.items(), key=lambda hit: (-hit[1], hit[0]))[:
 """
 
 
-class FusedStage(FusionConfig, StageConfig):
+class FusedStage(FusionConfig, LaterStage):
     """Fusion of two or more rankings."""
 
     kind: Literal["fused"] = "fused"
@@ -64,6 +65,21 @@ class FusedStage(FusionConfig, StageConfig):
     @property
     def inputs(self) -> list[str]:
         return self.of
+
+    def is_lexical(self, system: Any) -> bool:
+        """Tell whether all scores are BM25's."""
+        return all(map(system.is_lexical, self.of))
+
+    def reach(self, config: Any) -> int:
+        """Return the number of documents that are kept."""
+        return self.depth
+
+    def rank(self, name: str, search: Search) -> None:
+        """Fuse the rankings of the stages."""
+        with search.seconds.of("fuse"):
+            lexical = [place for place, source in enumerate(self.of) if search.config.is_lexical(source)]
+            fused = fuse([as_ranking(search.rankings[source]) for source in self.of], self, lexical=lexical)
+            search.add(name, as_lists(fused, len(search.texts)))
 
     def sentence(self, name: str) -> str:
         """Name the fused stages."""

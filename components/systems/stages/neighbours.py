@@ -6,7 +6,7 @@ from pydantic import Field
 
 from sparring.components.neighbours.reciprocal import ROUNDING
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
-from sparring.components.retrieval.stage import StageConfig
+from sparring.components.systems.searching import LaterStage, Search
 
 NEIGHBOURS = """\
 import numpy as np
@@ -38,7 +38,7 @@ own = (own - min(own, default=0)) / (max(own, default=0) - min(own, default=0) o
 """
 
 
-class NeighboursStage(NeighboursRerankConfig, StageConfig):
+class NeighboursStage(NeighboursRerankConfig, LaterStage):
     """Reranking of a dense stage's first documents by reciprocal nearest neighbours, as far as `example.py` does it.
     The remaining documents follow in their old order."""
 
@@ -55,8 +55,19 @@ class NeighboursStage(NeighboursRerankConfig, StageConfig):
     """Weights are not divided by their sum."""
 
     @property
-    def inputs(self) -> list[str]:
-        return [self.of]
+    def depth_read(self) -> int:
+        return self.context
+
+    @property
+    def needs(self) -> Literal["vectors", "words"]:
+        return "vectors"
+
+    def rank(self, name: str, search: Search) -> None:
+        """Rerank by the vectors of the queries and of their first documents."""
+        with search.seconds.of("search"):
+            retriever, queries = search.parts[self.of], search.vectors[self.of]
+            lists = zip(queries, search.rankings[self.of], strict=True)
+            search.add(name, [retriever.by_neighbours(vector, ranking, self) for vector, ranking in lists])
 
     def sentence(self, name: str) -> str:
         """Name the numbers."""

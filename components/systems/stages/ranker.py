@@ -1,13 +1,15 @@
 """A ranker, as a stage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from sparring.components.config import listing
-from sparring.components.retrieval.stage import StageConfig
+from sparring.components.data.tables import document_text
+from sparring.components.systems.rankings import Ranking, reordered
+from sparring.components.systems.searching import LaterStage, Search
 
 JUDGED = """\
 from sentence_transformers import CrossEncoder
@@ -28,7 +30,7 @@ scores["NAME"] = first | {id: min(first.values()) - n for n, id in enumerate(ran
 """
 
 
-class RankerStage(StageConfig):
+class RankerStage(LaterStage):
     """A ranker that reorders the first documents of a ranking. The remaining documents follow in their old order."""
 
     kind: Literal["ranker"] = "ranker"
@@ -58,6 +60,33 @@ class RankerStage(StageConfig):
     def precisions(self) -> set[str]:
         return {self.precision}
 
+    @property
+    def depth_read(self) -> int:
+        return self.depth
+
+    def rank(self, name: str, search: Search) -> None:
+        """Put each query's first documents in the order of the ranker's scores, or of the weighted sums."""
+        rankings = search.rankings
+        first = [[doc_id for doc_id, _ in ranking[: self.depth]] for ranking in rankings[self.of]]
+        with search.seconds.of("text"):
+            documents = search.documents.texts([doc_id for ids in first for doc_id in ids])
+        with search.seconds.of("rank"):
+            texts = [[document_text(*documents[doc_id]) for doc_id in ids] for ids in first]
+            judged = zip(first, search.parts[name](search.texts, texts), strict=True)
+            scored = [list(zip(ids, scores.tolist(), strict=True)) for ids, scores in judged]
+            ordered = []
+            for query, scores in enumerate(scored):
+                if self.priors:
+                    stages = search.config.stages
+                    priors = [
+                        Prior(rankings[source][query], weight, stages[source].lexical_k)
+                        for source, weight in self.priors.items()
+                    ]
+                    scores = weighted(scores, self.weight, priors)
+                best_first = sorted(scores, key=lambda hit: -hit[1])
+                ordered.append(reordered(rankings[self.of][query], best_first))
+            search.add(name, ordered, scored)
+
     def sentence(self, name: str) -> str:
         """Say what orders the documents."""
         by = "its scores alone"
@@ -74,3 +103,32 @@ class RankerStage(StageConfig):
         from sparring.components.systems.loaded import PairScorer
 
         return PairScorer(folder / self.folder, precision=self.precision, **options)
+
+
+class Prior(NamedTuple):
+    """A query's ranking whose scores are added to a ranker's."""
+
+    ranking: Ranking
+    weight: float
+    lexical_k: int | None
+    """For BM25, the number of documents that were requested."""
+
+    @property
+    def lowest(self) -> float:
+        """Score of a document that the ranking lacks: the lowest, or 0 if BM25 has fewer documents than requested."""
+        complete = self.lexical_k is not None and len(self.ranking) < self.lexical_k
+        return 0.0 if complete else min((score for _, score in self.ranking), default=0.0)
+
+
+def weighted(scored: Ranking, weight: float, priors: Sequence[Prior]) -> Ranking:
+    """Add the weighted scores of priors to a ranker's.
+
+    >>> priors = [Prior([("a", 0.5)], 2, None), Prior([("b", 8.0)], 0.5, lexical_k=2)]
+    >>> weighted([("a", 1.0), ("b", 2.0)], 1, priors)
+    [('a', 2.0), ('b', 7.0)]
+    """
+    tables = [(dict(prior.ranking), prior.weight, prior.lowest) for prior in priors]
+    return [
+        (doc_id, sum([weight * score, *(prior * scores.get(doc_id, low) for scores, prior, low in tables)]))
+        for doc_id, score in scored
+    ]

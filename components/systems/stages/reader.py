@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sparring.components.data import reading
 from sparring.components.data.reading import CONTEXT, QUESTION
-from sparring.components.retrieval.stage import StageConfig
+from sparring.components.systems.searching import LaterStage, Search
 
 READ = """\
 import torch
@@ -45,7 +45,7 @@ PRINTED = """
 print(f"answer: {answer}")"""
 
 
-class ReaderStage(StageConfig):
+class ReaderStage(LaterStage):
     """A reader that writes an answer from the first documents of a ranking (Izacard and Grave, 2021). It is the last
     stage, and leaves the ranking as it is."""
 
@@ -66,8 +66,11 @@ class ReaderStage(StageConfig):
     """Precision of the forward passes."""
 
     @property
-    def inputs(self) -> list[str]:
-        return [self.of]
+    def depth_read(self) -> int:
+        return self.passages
+
+    def rank(self, name: str, search: Search) -> None:
+        """Leave the ranking as it is: `LoadedSystem.answer` reads it."""
 
     @property
     def contents(self) -> dict[str, str]:

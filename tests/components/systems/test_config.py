@@ -32,7 +32,7 @@ BASE = {"version": config.VERSION, "name": "one", "documents": 50}
         ({"ranker": RANKER, "dense": DENSE}, "stages.ranker", "unknown-stage"),
         ({"dense": DENSE, "lexical": LEXICAL}, "stages", "unread-stage"),
         ({"lexical": LEXICAL, "near": {"kind": "neighbours", "of": "lexical"}}, "stages.near.of", "no-vectors"),
-        ({"dense": DENSE, "more": {**EXPANSION, "of": "dense"}}, "stages.more.of", "no-lucene-index"),
+        ({"dense": DENSE, "more": {**EXPANSION, "of": "dense"}}, "stages.more.of", "no-words"),
         ({"lexical": LEXICAL, "more": {**EXPANSION, "relevance": None}}, "stages.more", "one-of"),
         ({"lexical": LEXICAL, "more": {**EXPANSION, "generate": {}}}, "stages.more", "one-of"),
         ({"lexical": LEXICAL, "more": {**EXPANSION, "frequencies": None}}, "stages.more", "missing-key"),

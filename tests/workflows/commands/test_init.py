@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -590,3 +591,15 @@ def test_a_collection_without_such_queries_is_not_told_of(
     assert main(["init", "own"]) == 0
     assert main(["plan", "own.yaml"]) == 0
     assert "own_document" not in said()[0] + (tmp_path / "own.yaml").read_text()
+
+
+def test_a_collection_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
+    memory = fsspec.filesystem("memory")
+    memory.put(str(sources.beir(tmp_path / "there")), "/shop/team", recursive=True)
+    assert main(["init", "memory://shop/team"]) == 0
+    assert yaml.safe_load((tmp_path / "team.yaml").read_text())["data"]["path"] == "memory://shop/team"
+    assert said()[0].startswith("memory://shop/team: BEIR's layout\n")
+    assert main(["init", "memory://shop/other"]) == 2
+    assert said()[1] == "error: memory://shop/other: cannot be read: no files are there\n"

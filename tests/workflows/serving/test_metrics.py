@@ -1,6 +1,6 @@
 """Metrics of several replicas."""
 
-from sparring.components.systems.system import Seconds
+from sparring.components.systems.searching import Seconds
 from sparring.workflows.serving.metrics import Metrics, total
 
 
