@@ -12,8 +12,6 @@ from sparring.components.systems.database import Address, Batch, Layout, VectorD
 
 MOST_CHARACTERS = 250_000
 """Characters of a document that its words are taken from. A tsvector holds 1 MiB at most."""
-QUERY = "replace(plainto_tsquery('LANGUAGE', %s)::text, '&', '|')::tsquery"
-"""A query that documents with any of its words match."""
 NEW = [
     'CREATE TABLE "TABLE" (id text PRIMARY KEY, title text NOT NULL, text text NOT NULL, digest text NOT NULLCOLUMNS)',
     "COMMENT ON TABLE \"TABLE\" IS 'DESCRIPTION'",
@@ -29,7 +27,7 @@ LANGUAGES = (
 )
 PROGRAM = """
 import psycopg
-database = psycopg.connect(url, autocommit=True)
+database = psycopg.connect(url, autocommit=True, prepare_threshold=None)
 def nearest(column, vector, k):
     # <#> is the negative inner product.
     return database.execute(f'''SELECT id, title, text, -("{column}" <#> %(q)s::vector) FROM "TABLE"
@@ -39,7 +37,7 @@ PROGRAM_WORDS = """
 def words(query, k):
     # Documents with any word of the query. ts_rank divides by the logarithm of their length (1).
     return database.execute('''SELECT id, title, text, ts_rank(words, asked, 1) AS score FROM "TABLE",
-        replace(plainto_tsquery('LANGUAGE', %s)::text, '&', '|')::tsquery AS asked
+        (SELECT replace(plainto_tsquery('LANGUAGE', %s)::text, '&', '|')::tsquery AS asked) AS query
         WHERE words @@ asked ORDER BY score DESC, id LIMIT %s''', (query, k)).fetchall()
 """
 
