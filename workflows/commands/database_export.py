@@ -86,7 +86,7 @@ def call(arguments: argparse.Namespace) -> None:
         f"{sent.deleted} deleted"
     )
     if lexical is not None:
-        print(f"BM25 is {kind.full_text} there, so documents with words of the query may be ranked otherwise")
+        print(f"{kind.full_text} stands in for BM25 there; its scores differ")
     print(f'{file}: python {file} "QUERY"')
 
 

@@ -88,8 +88,8 @@ class OpenSearch(VectorDatabase):
         """Create the index, whose mapping carries the description."""
         mapping = self._ask("GET", f"/{self.layout.table}/_mapping", missing=True)
         if mapping is not None:
-            about = next(iter(mapping.values()))["mappings"].get("_meta", {}).get("sparring")
-            self.check_description(about)
+            notes = next(iter(mapping.values()))["mappings"].get("_meta", {})
+            self.check_description(notes.get("sparring"))
             return
         properties: dict[str, Any] = {
             "id": {"type": "keyword"},
@@ -105,8 +105,8 @@ class OpenSearch(VectorDatabase):
             properties["contents"] = {"type": "text", "analyzer": self.language(self.layout)}
             k1, b = self.layout.lexical.k1, self.layout.lexical.b
             settings["index"] = {"similarity": {"default": {"type": "BM25", "k1": k1, "b": b}}}
-        about = {"sparring": self.layout.description}
-        mappings = {"dynamic": False, "_meta": about, "properties": properties}
+        notes = {"sparring": self.layout.description}
+        mappings = {"dynamic": False, "_meta": notes, "properties": properties}
         self._ask("PUT", f"/{self.layout.table}", {"settings": settings, "mappings": mappings})
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:

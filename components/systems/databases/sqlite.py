@@ -92,10 +92,10 @@ class SQLite(VectorDatabase):
     def prepare(self) -> None:
         """Create the tables and triggers."""
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN (?, ?)"
-        table, about = self.layout.table, f"{self.layout.table}_about"
-        existing = {name for (name,) in self._connection.execute(tables, [table, about])}
+        table, notes = self.layout.table, f"{self.layout.table}_about"
+        existing = {name for (name,) in self._connection.execute(tables, [table, notes])}
         if existing:
-            described = self._connection.execute(f'SELECT description FROM "{about}"') if about in existing else []
+            described = self._connection.execute(f'SELECT description FROM "{notes}"') if notes in existing else []
             self.check_description(next((text for (text,) in described), None))
             return
         columns = "".join(f', "{name}" BLOB, "{name}_square" REAL' for name in self.layout.vectors)
