@@ -17,7 +17,7 @@ from tests.support import workers
 from tests.support.tiny import ROOT
 
 BEGIN = """
-import json, os, sys, threading, time
+import json, os, sys, threading, time, traceback
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster as Nodes
@@ -49,12 +49,19 @@ def failure(*arguments, **task):
     except RuntimeError as error:
         return str(error)
 
+ray._private.utils.set_sigterm_handler = lambda handler: None  # `when` starts nodes outside the main thread
+
 def when(condition, *actions):
     def wait():
-        while not condition():
-            time.sleep(0.05)
-        for action in actions:
-            action()
+        try:
+            while not condition():
+                time.sleep(0.05)
+            for action in actions:
+                action()
+            threading.Event().wait()  # a node dies with the thread that started it
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
     threading.Thread(target=wait, daemon=True).start()
 
 def made(name):

@@ -26,6 +26,6 @@ def call(arguments: argparse.Namespace) -> None:
         for action in parser._actions:
             if action.metavar == "CONFIG":
                 action.complete = shtab.glob("*.yaml")
-            elif action.type is Path or action.dest == "store":
+            elif action.type is Path or action.dest in ("store", "folder"):
                 action.complete = shtab.FILE
     print(shtab.complete(top, arguments.shell))
