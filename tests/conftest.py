@@ -20,6 +20,7 @@ from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session, stop_ray
 from tests.support import synced, tiny, toy
+from tests.support.endpoint import KEY, Endpoint, serving
 
 # A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -144,6 +145,14 @@ def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
     """What was printed since it was last asked: standard output and errors."""
     return lambda: (printed := capsys.readouterr()) and (printed.out, printed.err)
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """An address on loopback that scores and embeds. The variable RERANK_KEY has its key."""
+    monkeypatch.setenv("RERANK_KEY", KEY)
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -228,6 +228,9 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
     document_tokens: int = Field(128, ge=3)
     projection_norm: bool = Field(False, exclude_if=lambda norm: not norm)
     projection_bias: bool = Field(False, exclude_if=lambda bias: not bias)
+    matryoshka: list[int] | None = Field(None, exclude_if=lambda sizes: sizes is None)
+    """Sizes that vectors can be cut to, because the last training's losses had them as `dimensions`. If None, the model
+    was not trained to be cut."""
 
 
 class CrossEncoderConfig(Adaptable):
@@ -253,6 +256,12 @@ class CrossEncoderConfig(Adaptable):
     false_token: str | None = Field(None, exclude_if=lambda token: token is None)
     """Token whose logit is subtracted, with `pooling: token`. For example "no" or "false". The difference is the
     log-odds of the two tokens. It ranks like the softmax over both in those papers. `null`: nothing is subtracted."""
+    label: int | str | None = Field(None, exclude_if=lambda label: label is None)
+    """Label whose logit is the score, for a classifier with several labels: its number from 0, or its name in the
+    model's config. `null`: the classifier has one label."""
+    other_label: int | str | None = Field(None, exclude_if=lambda label: label is None)
+    """Label whose logit is subtracted. With two labels, the difference ranks like the softmax over both. `null`:
+    nothing is subtracted."""
     template: str | None = Field(None, exclude_if=lambda template: template is None)
     """Template of a pair, including special tokens. For example `"query: {query} document: {document}</s>"` for
     RankLLaMA. Tokens that the tokenizer puts before every text are added before it. `null`: the tokenizer's own form of
@@ -268,6 +277,10 @@ class CrossEncoderConfig(Adaptable):
             raise ValueError("true_token: `pooling: token` needs it. Set it to the token whose logit is the score.")
         if self.pooling not in ("token", None) and (self.true_token or self.false_token) is not None:
             raise ValueError("true_token and false_token need `pooling: token`. Set it, or remove them.")
+        if self.label is not None and (self.pooling not in ("cls", "last", None) or self.adapter is not None):
+            raise ValueError("label: only a classifier has labels. Use `pooling: null` and `adapter: null`.")
+        if self.other_label is not None and self.label in (None, self.other_label):
+            raise ValueError("other_label: it is subtracted from the logit of `label`. Set `label` to another label.")
         fields = re.findall(r"\{\w*\}", self.template or "{query}{document}")
         if fields != ["{query}", "{document}"]:
             raise ValueError(

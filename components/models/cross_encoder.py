@@ -87,8 +87,16 @@ class CrossEncoder(nn.Module):
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-                if whole.pooling == "last" and not content.projections and _is_decoders_classifier(model_config):
+                if (
+                    whole.pooling == "last"
+                    and not content.projections
+                    and _is_decoders_classifier(config, model_config)
+                ):
                     head.weight = pretrained.plain_classifier(config, folder).score.weight
+                elif config.label is not None:
+                    raise UserError(
+                        f"label: got {config.label}, but {config.model} is not a classifier. Use `label: null`."
+                    )
                 for file in content.projections.values():
                     if (weights := pretrained.file_of(config, file)) is not None:
                         saved.load_weights(head, weights, prefix="linear.")
@@ -102,6 +110,7 @@ class CrossEncoder(nn.Module):
                 f"{config.model} has none. Use one of these: {accepted}."
             )
         tokens = _token_ids(whole, tokenizer)
+        whole = whole.model_copy(update={"label": None, "other_label": None})  # the head has one label now
         if whole.template is not None and "template" not in stored:
             tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)
         special_tokens.check_pairs(tokenizer, config.model, whole.pair_tokens)
@@ -248,8 +257,9 @@ def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] 
     return [special_tokens.token_id(tokenizer, token, key=key) for key, token in named.items() if token is not None]
 
 
-def _is_decoders_classifier(config: Any) -> bool:
-    """Return True if a Hugging Face config is that of a decoder with a head for a single score on its last token."""
+def _is_decoders_classifier(source: CrossEncoderConfig, config: Any) -> bool:
+    """Return True if a Hugging Face config is that of a decoder with a head for a single score on its last token, or
+    for several of which `source` names one."""
     names = getattr(config, "architectures", None) or []
-    scores = config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)
-    return scores and attention.is_decoder(config)
+    scores = config.num_labels == 1 or source.label is not None
+    return scores and attention.is_decoder(config) and any(name.endswith("ForSequenceClassification") for name in names)

@@ -163,6 +163,10 @@ class DualEncoder(TextEncoder):
         """
         folder.mkdir(parents=True, exist_ok=True)
         modules = []
+        configs: list[Any] = [tower.config for tower in self.towers.values()]
+        for encoder in configs:
+            if self.config.matryoshka != getattr(encoder, "matryoshka_dimensions", None):
+                encoder.matryoshka_dimensions = self.config.matryoshka  # vLLM reads it there
         if self.config.towers == "shared":
             tower, averaged = self.tower("document"), self.config.pooling == "first_last"
             if averaged:  # sentence-transformers then reads the states of all layers
@@ -259,7 +263,8 @@ def _resolved(config: DualEncoderConfig, content: Found, encoder: Any) -> Resolv
             f"share: {config.model} has a separate projection for each side. Remove `projection` from `share`."
         )
     share = list(dict.fromkeys([*config.share, *stored.get("share", [])]))
-    return ResolvedDualEncoderConfig.model_validate({**stored, **stated, "share": share})
+    sizes = getattr(encoder, "matryoshka_dimensions", None)
+    return ResolvedDualEncoderConfig.model_validate({**stored, **stated, "share": share, "matryoshka": sizes})
 
 
 def _check_alike(config: ResolvedDualEncoderConfig, towers: dict[str, Any], tokenizers: list[Any]) -> None:

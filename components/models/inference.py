@@ -117,6 +117,7 @@ class Inference:
         if not merge:
             adapters.share(model, self.device, DTYPES[self._precision])
         self.config = model.config
+        self.dimensions = getattr(model, "dimensions", None)
         self.products = MatrixProducts(model.base_model, first_only=first_only(model))
         self._model = ready(model, device=self.device, precision=self._precision)
 

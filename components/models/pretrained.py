@@ -119,8 +119,49 @@ def classifier(source: Pretrained, folder: str = "") -> Any:
 
 def plain_classifier(source: Pretrained, folder: str) -> Any:
     """Read a classifier without an adapter."""
-    model = read(AutoModelForSequenceClassification, source, folder, num_labels=1)
+    label = getattr(source, "label", None)
+    options = {} if label is not None else {"num_labels": 1}
+    model = read(AutoModelForSequenceClassification, source, folder, **options)
+    if label is not None:
+        _keep_label(model, source, label, getattr(source, "other_label", None))
     return for_reading(keep_layers(model, source.layers))
+
+
+def _keep_label(model: Any, source: Pretrained, *labels: int | str | None) -> None:
+    """Give a classifier one label: the logit of the first label, minus that of the second if it is not None.
+
+    Raise UserError for a label that the classifier does not have.
+    """
+    names = {index: str(name) for index, name in model.config.id2label.items()}
+    rows = []
+    for key, label in zip(("label", "other_label"), labels, strict=True):
+        if label is None:
+            continue
+        indexes = [index for index, name in names.items() if label in (index, name)]
+        if not indexes:
+            labelled = ", ".join(f"{index} ({name})" for index, name in names.items())
+            raise UserError(f"{key}: got {label}, but {source.model} has other labels. Use one of these: {labelled}.")
+        rows.append(indexes[0])
+    base = set(model.base_model.modules())
+    heads = [
+        (name, part)
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear) and part not in base and part.out_features == len(names)
+    ]
+    if not heads:
+        raise UserError(
+            f"label: the head of {source.model} does not end in a linear layer. Use a model with one label.",
+            code="unsupported-model",
+        )
+    name, head = heads[-1]
+    kept = nn.Linear(head.in_features, 1, bias=head.bias is not None, device=head.weight.device)
+    with torch.no_grad():
+        for parameter, whole in ((kept.weight, head.weight), (kept.bias, head.bias)):
+            if whole is not None:
+                values = whole[rows[0]] if len(rows) == 1 else whole[rows[0]] - whole[rows[1]]
+                parameter.copy_(values.reshape(parameter.shape))
+    model.set_submodule(name, kept)
+    model.num_labels = model.config.num_labels = 1
 
 
 def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
@@ -277,8 +318,8 @@ def _check_fit(source: Pretrained, model: Any, report: dict[str, Any]) -> None:
                 code="other-weights",
             )
         raise UserError(
-            f"model: {source.model}: the head gives {shape[0]} scores per pair, but a ranker needs one. Use a model "
-            "with one label (num_labels), or `pooling: first` or `mean`, which put a new head on the encoder.",
+            f"model: {source.model}: the head gives {shape[0]} scores per pair, but a ranker needs one. Set `label` to "
+            "the label whose score counts, or use `pooling: first` or `mean`, which put a new head on the encoder.",
             code="several-scores",
         )
     if lacking := sorted(name for name in names & set(report["missing_keys"]) if not NEW.search(name)):

@@ -11,8 +11,9 @@ import json
 from typing import Any, NamedTuple, NoReturn
 
 from sparring.components.config import UserError, listing
-from sparring.components.data.tokenizers import MODEL_CONFIG
-from sparring.components.models import pretrained
+from sparring.components.data.tokenizers import MODEL_CONFIG, TOKEN_LIMITS
+from sparring.components.models import attention, pretrained
+from sparring.components.models.capabilities import longest
 from sparring.components.models.configs import BASE, MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
 from sparring.components.models.maxsim import CODE, MODULE
 
@@ -135,8 +136,9 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         _refuse(source, "this ranker puts prompts before its texts", "rankers without prompts")
     if [module.kind for module in modules] == ["Transformer"]:
         labels = pretrained.huggingface_config(source).num_labels
-        if labels != 1 and _json(source, BASE) is None:  # a base's config does not describe the adapter's head
-            _refuse(source, f"this ranker gives {labels} scores", "rankers that give one score")
+        # a base's config does not describe the adapter's head
+        if labels != 1 and source.label is None and _json(source, BASE) is None:
+            _refuse(source, f"this ranker gives {labels} scores", "it with the `label` whose score counts")
         limit = _limit(source, modules[0].path, "sequence-classification")
         return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})
     if [module.kind for module in modules] == ["Transformer", "LogitScore"]:
@@ -157,6 +159,35 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         _refuse(source, f"{head.path} gives {outputs} scores", "rankers that give one score")
     values = {"pooling": pooled_by, "pair_tokens": limit, "template": _saved_template(source)}
     return Found({"shared": transformer.path}, {"shared": f"{head.path}/{WEIGHTS}"}, values)
+
+
+def usual(source: DualEncoderConfig | CrossEncoderConfig) -> dict[str, Any]:
+    """Return the lengths in tokens with which sentence-transformers loads a model, by the keys of our config. For an
+    encoder alone, add its pooling and similarity.
+
+    Raise UserError for a ranker that would need a new head.
+    """
+    content = retriever(source) if isinstance(source, DualEncoderConfig) else ranker(source)
+    if content is None and isinstance(source, CrossEncoderConfig):
+        _check_head(source)
+    stored = {} if content is None else content.values
+    alone = isinstance(source, DualEncoderConfig) and content is None
+    lengths = {key: stored.get(key) or longest(source) for key in TOKEN_LIMITS if hasattr(source, key)}
+    return {**lengths, **({"pooling": "mean", "similarity": "cosine"} if alone else {})}
+
+
+def _check_head(source: CrossEncoderConfig) -> None:
+    """Raise UserError if a folder that lists no modules has no head that scores pairs."""
+    config = pretrained.huggingface_config(source)
+    heads = getattr(config, "architectures", None) or []
+    pooling = "last" if attention.is_decoder(config) else "cls"
+    classifies = source.pooling in (pooling, None) and any(name.endswith("ForSequenceClassification") for name in heads)
+    if not classifies and source.true_token is None and source.pooling != "maxsim":
+        _refuse(
+            source,
+            "it is not a reranker, because it has no head that scores a pair",
+            "a cross-encoder, or a causal language model with `true_token`",
+        )
 
 
 def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Module) -> Found:

@@ -16,6 +16,7 @@ from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
 from sparring.components.data.own_documents import never_negatives
 from sparring.components.data.token_store import TokenStore
+from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
 from sparring.components.retrieval import kind
 from sparring.components.scores import Scores
@@ -46,6 +47,9 @@ class Retriever(GroupObjective):
                     f"losses: dimensions: got {longest}, but the retriever's vectors have {width} dimensions. Use at "
                     f"most {width}."
                 )
+        if isinstance(self.model, DualEncoder):
+            sizes = sorted({size for term in inputs.losses for size in term.dimensions or ()})
+            self.model.config = self.model.config.model_copy(update={"matryoshka": sizes or None})
         self.products = [MatrixProducts(self.model.tower("document"))]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")

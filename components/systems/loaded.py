@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from sparring.components.config import UserError
 from sparring.components.data.tokens import Tokens
-from sparring.components.retrieval import lucene, topk
+from sparring.components.retrieval import lucene, quantised, topk
 from sparring.components.retrieval.kinds.lexical import Lexical, LexicalStage
 from sparring.components.retrieval.lucene_search import Searcher
 from sparring.components.retrieval.stage import Nearest, Vectors
@@ -49,6 +50,15 @@ class BM25:
         return [[hit for hit in hits if hit[0] != doc_id][:k] for hits, doc_id in zip(lists, without, strict=True)]
 
 
+class Embedded(NamedTuple):
+    """Vectors of texts, and the numbers of tokens that the model read."""
+
+    vectors: np.ndarray
+    """(N, d) in fp32."""
+    tokens: np.ndarray
+    """(N,), special tokens and prompts included."""
+
+
 class LoadedEncoder:
     """A retriever's model, which represents texts."""
 
@@ -67,17 +77,88 @@ class LoadedEncoder:
     def __call__(self, texts: Sequence[str], side: Literal["query", "document"] = "query") -> Any:
         """Represent N queries or documents as the steps `encode_queries` and `encode_documents` store them: (N, d)
         vectors, or the rows of another kind."""
+        prompt, limit = self._form(side)
+        representations, _ = self._read(self._ids([prompt + text for text in texts]), limit, side)
+        return self._kind.keep(representations, self._dtype)
+
+    def embed(
+        self, texts: Sequence[str] | Sequence[Sequence[int]], side: Literal["query", "document"] | None = None
+    ) -> Embedded:
+        """Compute the vectors of N texts, or of N lists of token ids, with or without special tokens around them.
+
+        If `side` is None, texts are read as documents without a prompt, as `SentenceTransformer.encode` reads them.
+        Vectors are not rounded as those of `__call__` are.
+        """
+        prompt, limit = self._form(side or "document")
+        prompt = prompt if side else ""
+        if all(isinstance(text, str) for text in texts):
+            ids = self._ids([f"{prompt}{text}" for text in texts])
+        else:
+            (before,) = self._ids([prompt.rstrip()])
+            ids = [[*before, *self._without_special(list(map(int, text)))] for text in texts]
+        return Embedded(*self._read(ids, limit, side or "document"))
+
+    def check_ids(self, texts: Sequence[Sequence[int]], key: str) -> None:
+        """Raise UserError, naming `key`, for a token id that the vocabulary lacks."""
+        size = len(self._tokenizer)
+        if wrong := [token for text in texts for token in text if token >= size]:
+            raise UserError(
+                f"{key}: got the token {wrong[0]}; accepted: 0 to {size - 1}, the ids of this model's own tokenizer",
+                key=key,
+                code="too-large",
+            )
+
+    def check_size(self, size: int, key: str) -> None:
+        """Raise UserError, naming `key`, unless the model was trained for vectors of so many dimensions."""
+        if size not in self.sizes:
+            trained = "whole vectors have" if len(self.sizes) == 1 else "the model was trained for"
+            raise UserError(
+                f"{key}: got {size}; accepted: {', '.join(map(str, self.sizes))}, which {trained}",
+                key=key,
+                code="unknown-value",
+            )
+
+    def cut(self, vectors: np.ndarray, size: int | None) -> np.ndarray:
+        """Cut (N, d) vectors to their first dimensions, in fp32. If None, keep all. With cosine similarity, shorter
+        vectors have length 1."""
+        return quantised.cut(vectors, size, normalize=self._inference.config.similarity == "cosine")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of dimensions that vectors may have: all, and those that the model was trained to be cut to."""
+        whole, trained = self._inference.dimensions, getattr(self._inference.config, "matryoshka", None) or ()
+        return sorted({whole, *(size for size in trained if size < whole)})
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of tokens of a document, special tokens included."""
+        return self._form("document")[1]
+
+    def _form(self, side: str) -> tuple[str, int]:
+        """Return the prompt and the maximum number of tokens of a side."""
+        config = self._inference.config
+        if side == "query":
+            return config.query_prompt, config.query_tokens
+        return config.document_prompt, config.document_tokens
+
+    def _ids(self, texts: list[str]) -> Sequence[Sequence[int]]:
+        """Tokenize texts, without special tokens."""
+        ids: Sequence[Sequence[int]] = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _without_special(self, ids: list[int]) -> list[int]:
+        """Drop the special tokens that the tokenizer puts around a text."""
+        before, after = self._template.before, self._template.after
+        ids = ids[len(before) :] if ids[: len(before)] == before else ids
+        end = len(ids) - len(after)
+        return ids[:end] if end >= 0 and ids[end:] == after else ids
+
+    def _read(self, ids: Sequence[Sequence[int]], limit: int, side: str) -> tuple[np.ndarray, np.ndarray]:
+        """Represent N lists of token ids, cut to `limit` tokens. Return the numbers of tokens too."""
         from sparring.components.models.inference import Texts
 
-        config = self._inference.config
-        prompt, limit = (
-            (config.query_prompt, config.query_tokens)
-            if side == "query"
-            else (config.document_prompt, config.document_tokens)
-        )
-        tokens = Tokens.of(self._tokenizer([prompt + text for text in texts], add_special_tokens=False)["input_ids"])
-        reading = Texts(self._template, tokens, limit)
-        return self._kind.keep(self._inference.ask(reading, np.arange(len(texts)), side), self._dtype)
+        reading, rows = Texts(self._template, Tokens.of(ids), limit), np.arange(len(ids))
+        return self._inference.ask(reading, rows, side), reading.lengths(rows)
 
 
 class LoadedRetriever:
@@ -141,6 +222,11 @@ class PairScorer:
 
     def __call__(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Compute the fp32 scores of each query's documents. Equal texts of a query are scored once."""
+        return self.score(queries, documents).scores
+
+    def score(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> Scored:
+        """Compute the scores of each query's documents, and the numbers of tokens of the pairs. Equal texts of a query
+        are scored once."""
         from sparring.components.models.inference import Pairs
 
         pairs = [(query, text) for query, texts in enumerate(documents) for text in texts]
@@ -151,5 +237,21 @@ class PairScorer:
         rows = np.array([(query, len(queries) + place) for (query, _), place in places.items()], np.int64)
         reading = Pairs(self._template, tokens, tokens, self._inference.config.pair_tokens)
         distinct = self._inference.ask(reading, rows) if len(rows) else np.empty(0, np.float32)
-        scores = distinct[np.array([places[pair] for pair in pairs], np.int64)]
-        return np.split(scores, np.cumsum([len(texts) for texts in documents])[:-1])
+        lengths = reading.lengths(rows) if len(rows) else np.empty(0, np.int64)
+        order = np.array([places[pair] for pair in pairs], np.int64)
+        ends = np.cumsum([len(texts) for texts in documents])[:-1]
+        return Scored(np.split(distinct[order], ends), np.split(lengths[order], ends))
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of tokens of a pair, special tokens included."""
+        return int(self._inference.config.pair_tokens)
+
+
+class Scored(NamedTuple):
+    """Scores of queries' documents, and the numbers of tokens that the model read."""
+
+    scores: list[np.ndarray]
+    """For each query, (n,) in fp32."""
+    tokens: list[np.ndarray]
+    """For each query, (n,), special tokens included."""

@@ -16,7 +16,7 @@ from sparring.components.retrieval.stage import RetrieverStage
 from sparring.components.systems import config as configs
 from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever
+from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer
 from sparring.components.systems.rankings import Ranking
 from sparring.components.systems.reading import ReaderAnswer
 from sparring.components.systems.searching import LaterStage, Search, Seconds
@@ -183,7 +183,7 @@ class LoadedSystem:
     def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
         """Order documents for a query by the last ranker: the places of the documents in the list with their scores,
         best first. Documents with equal scores stay in their order. UserError if the system has no ranker."""
-        rankers = [self._parts[name] for name, _ in self.config.of_kind(RankerStage)]
+        rankers = list(self.rankers.values())
         if not rankers:
             raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.", code="no-model")
         texts = _checked(documents, "rerank: documents")
@@ -207,6 +207,17 @@ class LoadedSystem:
         with self._one_at_a_time:
             vectors = retrievers[0].encode(_checked(texts, "embed: texts"), side)
         return vectors[0] if isinstance(texts, str) else vectors
+
+    @property
+    def encoders(self) -> dict[str, LoadedEncoder]:
+        """Models of the retrievers whose texts have a vector each, by the stage's name."""
+        stages = self.config.of_kind(RetrieverStage)
+        return {name: self._parts[name].encode for name, stage in stages if stage.has == "vectors"}
+
+    @property
+    def rankers(self) -> dict[str, PairScorer]:
+        """Models of the rankers, by the stage's name."""
+        return {name: self._parts[name] for name, _ in self.config.of_kind(RankerStage)}
 
     def text_of(self, doc_id: str) -> str:
         """Return a document's text as a query. Raise UserError if there is no such document."""

@@ -4,8 +4,9 @@
 
 `out/system` is the folder of a retriever as `export --system "retriever 1"` writes it: both open its model, its index
 and its documents. Both run in their own processes on the same cores as the clients. A client asks for ten documents
-of one query, waits for the answer and asks again; every query of a level is another one. An answer that is not ten
-documents, or an error, counts as lost. SPARRING_BENCH_REQUESTS is for all levels together, SPARRING_BENCH_PEER_REQUESTS
+of one query, waits for the answer and asks again; every query of a level is another one. `-k embeddings` asks for the
+vector of each query instead, from `/v1/embeddings`. An answer that is not ten documents or a vector, or an error,
+counts as lost. SPARRING_BENCH_REQUESTS is for all levels together, SPARRING_BENCH_PEER_REQUESTS
 for the peer where it is slow.
 """
 
@@ -20,10 +21,10 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import numpy as np
@@ -44,13 +45,33 @@ K = 10
 HEAD = ["clients", "who", "requests", "lost", "requests/s", "p50 ms", "p95 ms", "p99 ms"]
 
 
+class Asking(NamedTuple):
+    """A kind of request."""
+
+    path: str
+    body: Callable[[str], dict[str, Any]]
+    """Function from a text to the request."""
+    is_whole: Callable[[dict[str, Any]], bool]
+    """Function that tells whether an answer has what was asked for."""
+
+
+SEARCH = Asking(
+    "/search", lambda text: {"queries": [text], "k": K}, lambda tree: len(tree["results"][0]["documents"]) == K
+)
+EMBED = Asking(
+    "/v1/embeddings",
+    lambda text: {"input": [text], "model": "dense"},
+    lambda tree: len(tree["data"][0]["embedding"]) > 1,
+)
+
+
 class Load(NamedTuple):
     """What one level of load came to."""
 
     seconds: float
     times: list[float]
     lost: Counter[str]
-    """Requests without ten documents, by what came instead."""
+    """Requests without a whole answer, by what came instead."""
 
     def __add__(self, other: Load) -> Load:  # type: ignore[override]
         return Load(self.seconds + other.seconds, self.times + other.times, self.lost + other.lost)
@@ -64,7 +85,8 @@ class Load(NamedTuple):
         return [str(clients), who, f"{len(self.times):,}", str(self.lost.total()), f"{self.rate:,.0f}", *parts]
 
 
-def test_serve() -> None:
+@pytest.mark.parametrize(("title", "asking"), [("Search service", SEARCH), ("Service of embeddings", EMBED)])
+def test_serve(title: str, asking: Asking) -> None:
     folder = os.environ.get("SPARRING_BENCH_SYSTEM")
     if not folder:
         pytest.skip("SPARRING_BENCH_SYSTEM names no exported system")
@@ -75,25 +97,28 @@ def test_serve() -> None:
     queries, rows, ratios, lost = _queries(place), [], [], Counter[str]()
     with _started(serve, ours), _started(peer, theirs):
         for port in (ours, theirs):
-            asyncio.run(_load(port, queries[:50], 4))  # the first requests warm caches, and Java or torch compile
+            asyncio.run(
+                _load(port, asking, queries[:50], 4)
+            )  # the first requests warm caches, and Java or torch compile
         for clients, share in CLIENTS.items():
             loads = [Load(0.0, [], Counter()) for _ in range(2)]
             for turn in range(TURNS):
                 for side, (port, count) in enumerate(((ours, REQUESTS), (theirs, PEER_REQUESTS))):
                     asked = [queries[(turn + at * TURNS) % len(queries)] for at in range(round(count * share / TURNS))]
-                    loads[side] += asyncio.run(_load(port, asked, clients))
+                    loads[side] += asyncio.run(_load(port, asking, asked, clients))
             rows += [load.row(clients, who) for load, who in zip(loads, ("Sparring", "peer"), strict=True)]
             ratios.append(f"{clients} clients {loads[0].rate / loads[1].rate:.2f}x")
             lost += loads[0].lost
             print(rows[-2:], *(load.lost for load in loads), flush=True)
+    precision = json.loads((place / "system.json").read_text())["stages"]["dense"]["precision"]
     lines = [
-        f"A retriever over {len(queries):,} documents; the first {K} for each query. The system computes in "
-        f"{json.loads((place / 'system.json').read_text())['dense']['precision']}, the peer in fp32.",
+        f"A retriever over {len(queries):,} documents; one query of eight words in each request to {asking.path}. The "
+        f"system computes in {precision}, the peer in fp32.",
         f"Throughput, ours over theirs: {', '.join(ratios)}. Wanted: not slower.",
         f"Load of the machine when it ended: {os.getloadavg()[1]:.0f} processes that could run.",
         machine(ROOT, "fastapi", "sentence-transformers"),
     ]
-    write("Search service", 'make bench ARGS="-k serve"', HEAD, rows, lines)
+    write(title, 'make bench ARGS="-k serve"', HEAD, rows, lines)
     assert lost == Counter()
 
 
@@ -123,18 +148,18 @@ def _started(command: list[str], port: int) -> Iterator[None]:
         process.wait(60)
 
 
-async def _load(port: int, queries: list[str], clients: int) -> Load:
+async def _load(port: int, asking: Asking, queries: list[str], clients: int) -> Load:
     """So many clients at once ask all queries."""
     coming, times, lost = iter(queries), [], Counter[str]()
-    url = f"http://127.0.0.1:{port}/search"
+    url = f"http://127.0.0.1:{port}{asking.path}"
 
     async def client(session: aiohttp.ClientSession) -> None:
         for query in coming:
             began = time.perf_counter()
             try:
-                async with session.post(url, json={"queries": [query], "k": K}) as answer:
+                async with session.post(url, json=asking.body(query)) as answer:
                     tree = await answer.json()
-                    if answer.status != 200 or len(tree["results"][0]["documents"]) != K:
+                    if answer.status != 200 or not asking.is_whole(tree):
                         lost[f"{answer.status} {tree}"] += 1
             except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
                 lost[repr(error)] += 1

@@ -15,6 +15,13 @@ from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
 
 
+class Texts(BaseModel):
+    """Texts to embed."""
+
+    input: list[str]
+    model: str
+
+
 class Question(BaseModel):
     """As the service's."""
 
@@ -26,7 +33,7 @@ def main() -> None:
     """Open an exported system's retriever and serve it."""
     folder, port = Path(sys.argv[1]), int(sys.argv[2])
     model = SentenceTransformer(str(folder / "retriever"))
-    model.max_seq_length = json.loads((folder / "system.json").read_text())["dense"]["query_tokens"]
+    model.max_seq_length = json.loads((folder / "system.json").read_text())["stages"]["dense"]["query_tokens"]
     index = faiss.read_index(str(folder / "index.faiss"))
     with (folder / "documents.jsonl").open(encoding="utf-8") as file:
         documents = [json.loads(line) for line in file]
@@ -48,6 +55,12 @@ def main() -> None:
                 )
             ]
         }
+
+    @app.post("/v1/embeddings")
+    def embeddings(texts: Texts) -> dict[str, Any]:
+        vectors = model.encode(texts.input, show_progress_bar=False).tolist()
+        rows = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in enumerate(vectors)]
+        return {"object": "list", "data": rows, "model": texts.model}
 
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
 

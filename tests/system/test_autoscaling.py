@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -47,6 +49,12 @@ train_together(where, {"out": str(out)}, machine.for_batch(4), storage=out)
 print(json.dumps(found))
 session.stop_ray()
 """
+
+
+def _listens(port: int) -> bool:
+    """Whether a program listens at a port of this machine."""
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -105,6 +113,9 @@ def head() -> Iterator[str]:
     ]
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(command, cwd=folder, env={**clean, **settings}, stdout=said, stderr=said)
+    end = time.monotonic() + 120
+    while not _listens(port) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.2)
     try:
         yield f"127.0.0.1:{port}"
     finally:

@@ -1,9 +1,12 @@
 """Answer queries over HTTP, with a search page and a JSON API, using all systems of a finished run. The folder of an
-exported system can replace the config. Models and indexes are opened once. Stop the service with Ctrl-C."""
+exported system can replace the config. Models and indexes are opened once. Stop the service with Ctrl-C. Programs also
+get embeddings and reranking in the forms of OpenAI, Jina and Cohere."""
 
 import argparse
 import os
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sparring.components.config import UserError
@@ -18,7 +21,7 @@ from sparring.workflows.serving import running
 from sparring.workflows.serving.running import TOKEN
 from sparring.workflows.store.availability import finished
 
-PORT = 8000
+PORT, HOST = 8000, "127.0.0.1"
 TOKEN_CHARACTERS = 16
 """Minimum number of characters of a token."""
 
@@ -30,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=PORT, metavar="N", help=f"the port; 0 for any that is free (default: {PORT})"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="the address; 0.0.0.0 for all (default: this machine only)")
+    parser.add_argument("--host", default=HOST, help="the address; 0.0.0.0 for all (default: this machine only)")
     parser.add_argument(
         "--system",
         action="append",
@@ -47,18 +50,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--without-token", action="store_true", help="let other machines ask without a token")
     parser.add_argument(
+        "--mcp",
+        action="store_true",
+        help="be a server of the Model Context Protocol on standard input and output, not on a port",
+    )
+    parser.add_argument(
         "--marks", type=Path, metavar="FILE", help="where marks are kept (default: marks.jsonl in the run's folder)"
     )
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Check that everything is there, open it, and answer until Ctrl-C."""
-    from sparring.workflows.serving import marks
+    from sparring.workflows.serving import marks, mcp_server
     from sparring.workflows.serving.access import is_loopback
     from sparring.workflows.serving.deployment import Service, free_port, run
     from sparring.workflows.serving.questions import LIMITS
     from sparring.workflows.serving.service import Served
 
+    if arguments.mcp:
+        mcp_server.check_package()
+        for name, usual in {"port": PORT, "host": HOST, "token_file": None, "without_token": False}.items():
+            if getattr(arguments, name) != usual:
+                raise UserError(f"--{name.replace('_', '-')}: --mcp opens no port; accepted: one of the two")
     if not 0 <= arguments.port < 2**16:
         raise UserError(f"--port: got {arguments.port}; accepted: 0 to 65535")
     token, loopback = _token(arguments.token_file), is_loopback(arguments.host)
@@ -68,6 +81,8 @@ def call(arguments: argparse.Namespace) -> None:
             f"or ${TOKEN}), or with --without-token"
         )
     cluster = clusters.read_cluster(arguments.cluster)
+    if arguments.mcp and cluster.address:
+        raise UserError("--mcp: it runs in this process alone; accepted: a profile without `address`")
     served = Served(
         located(arguments.config).absolute(),
         arguments.assignments,
@@ -78,7 +93,7 @@ def call(arguments: argparse.Namespace) -> None:
         models={},
     )
     checked = served.check()
-    port = free_port(arguments.host, arguments.port)
+    port = arguments.port if arguments.mcp else free_port(arguments.host, arguments.port)
     file = (arguments.marks or checked.folder / marks.FILE).absolute()
     if arguments.marks is None and not checked.folder.is_dir():  # it was made with other --runs
         _make_folder(arguments)
@@ -90,20 +105,27 @@ def call(arguments: argparse.Namespace) -> None:
     served = replace(served, models={"cuda": machine.cuda, "batch_tokens": machine.batch_tokens})
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
 
-    count = len(checked.systems)
-    print(f"Opening {count} system{'s' if count > 1 else ''} ...", flush=True)
+    count, say = len(checked.systems), partial(print, file=sys.stderr if arguments.mcp else sys.stdout, flush=True)
+    say(f"Opening {count} system{'s' if count > 1 else ''} ...")
     for name, reason in checked.left_out.items():
-        print(f"  left out: {name}: {reason}", flush=True)
+        say(f"  left out: {name}: {reason}")
+    if arguments.mcp:
+        with at_work(checked.folder):
+            with mcp_server.quiet_output():
+                answering = served.open()
+            say("Ready on standard input and output.")
+            mcp_server.run(answering, marks.Marks(file))
+        return
 
     def ready() -> None:
-        print(f"Ready: {service.url}", flush=True)
-        print(f"  default system: {checked.default}; marks: {file}", flush=True)
-        print("  Ctrl-C stops it.", flush=True)
+        say(f"Ready: {service.url}")
+        say(f"  default system: {checked.default}; marks: {file}")
+        say("  Ctrl-C stops it.")
 
     announced = running.announced(checked.folder, service.url, checked.identity, checked.systems, LIMITS)
     with at_work(checked.folder), announced:
         run(service, machine, ready)
-    print("Stopped.", flush=True)
+    say("Stopped.")
 
 
 def _make_folder(arguments: argparse.Namespace) -> None:

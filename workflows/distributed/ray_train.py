@@ -181,12 +181,14 @@ def failure_reason(error: BaseException | None) -> Exception:
 def is_death(error: Exception) -> bool:
     """Check whether a worker died, with its process or its node. The remaining workers then report that they lost it.
 
-    A start that found no processors counts too, since they may have been those of a lost node.
+    A start that found no processors counts too, since they may have been those of a lost node. Until Ray notices that a
+    node is lost, its workers are unavailable.
     """
     from ray.train import ControllerError
 
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
-    return isinstance(error, ControllerError) or any("has died" in str(failure) for failure in failures.values())
+    reasons = " ".join(map(str, failures.values()))
+    return isinstance(error, ControllerError) or "has died" in reasons or "is unavailable" in reasons
 
 
 def _message(rank: int, error: Exception) -> str:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparring.components.config import listing
+from sparring.components.data.tokenizers import TOKEN_LIMITS
+from sparring.components.models.capabilities import longest
 from sparring.components.models.shape import predicted_at_once, shape_of
 from sparring.components.retrieval.kind import DEFAULT, PART, index_kind_named, kind_named
 from sparring.components.training.terms import declared
@@ -245,6 +247,18 @@ def _tokenize(site: Site, inputs: Inputs) -> Work:
 def _start(site: Site, inputs: Inputs) -> Work:
     model = Model(inputs.config, shape_of(inputs.config))
     return Work(amount=model.bytes, makes=model, loads_models=True)
+
+
+def _start_as_it_comes(site: Site, inputs: Inputs) -> Work:
+    """A model reads as much of a text as it can, if its config does not say."""
+    config, most = inputs.config, min(longest(inputs.config), inputs.most)
+    left_out = {key: most for key in TOKEN_LIMITS if getattr(config, key, most) is None}
+    return _start(site, Inputs({**inputs, "config": config.model_copy(update=left_out)}))
+
+
+def _ask(site: Site, inputs: Inputs) -> Work:
+    """Nobody here knows how fast an address answers."""
+    raise UnknownSize("the time of an answer")
 
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
@@ -516,6 +530,9 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "choose_neighbours.chosen": _choose_neighbours,
     "encode.encode_documents": _encode,
     "encode.encode_queries": _encode,
+    "endpoints.embed_documents_at": _ask,
+    "endpoints.embed_queries_at": _ask,
+    "endpoints.rerank_at": _ask,
     "evaluate.averages": _results,
     "evaluate.results": _results,
     "expand.expand_by_model": _expand_by_model,
@@ -536,6 +553,7 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "sentences.similarity": _similarity,
     "sentences.transfer": _transfer,
     "start.start": _start,
+    "start.start_as_it_comes": _start_as_it_comes,
     "tokenize.tokenize": _tokenize,
     "tokenize.tokenize_queries": _tokenize,
     "train.train": _train,

@@ -16,10 +16,12 @@ from sparring.components.sources.base import AnySource
 from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
+from sparring.workflows.stages.contender import Contender
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import RetrieverToMeasure
+from sparring.workflows.stages.untrained import add_contenders
 from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig
@@ -58,6 +60,9 @@ class Config(RetrieverToMeasure, SizesKey):
     search: SearchConfig = SearchConfig()
     fusion: FusionConfig | None = FusionConfig(how="reciprocal")
     """Fusion of the retriever's ranking with BM25's. Null does not fuse."""
+    contenders: dict[str, Contender] = Field({}, exclude_if=lambda contenders: not contenders)
+    """Systems that you run today, by the name for tables. They are measured on every collection, and the retriever is
+    compared with each."""
     measures: list[Measure] = ["nDCG@10", "R@100"]
     """Measures, in the names of `ir_measures`."""
     analyse: EmbeddingSpaceConfig | None = None
@@ -89,6 +94,7 @@ class Config(RetrieverToMeasure, SizesKey):
             encode=self.encode,
             search=self.search,
             analyse=self.analyse,
+            contenders=self.contenders,
             evaluate=EvaluateConfig(split=dataset.split, measures=self.measures, other_qrels=dataset.other_qrels),
         )
 
@@ -118,13 +124,14 @@ def build(config: Config) -> Outcome:
             systems["fusion"] = Fused("fusion", collection.data, parts, fusion, with_split=False)
         for system, value in systems.items():
             results.add(system, value, seed=1)
+        add_contenders(results, seed=1)
         if config.sizes:
             sizes = Sizes(results)
             sizes.add("retriever", retrieval, config.sizes, seed=1)
             pictures += sizes.table(f"sizes ({name})")
         rows += results.rows
         measured = graph(node for row in results.rows for node in row.steps)
-        shared = {node.fingerprint for node in graph([retriever.step])}
+        shared = {node.fingerprint for node in [*graph([retriever.step]), *_without_data(measured)]}
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in measured if node.fingerprint not in shared}
         first = first or Outcome(
             results=collection.lexical.ranking(dataset.split),
@@ -139,10 +146,20 @@ def build(config: Config) -> Outcome:
     comparisons = [("retriever", "BM25")]
     if config.fusion is not None:
         comparisons += [("fusion", "BM25"), ("fusion", "retriever")]
+    comparisons += [("retriever", name) for name in config.contenders]
     results_step = gathered(rows, comparisons, parts=config.parts())
     return replace(
         first, results=relabelled(results_step, labels), rows=rows, parts=config.parts(), pictures=tuple(pictures)
     )
+
+
+def _without_data(nodes: list[Step]) -> list[Step]:
+    """Return the steps, of a graph with inputs first, that read no collection, such as models as they come."""
+    reading = set[str]()
+    for node in nodes:
+        if node.description.makes == "collection" or any(before.fingerprint in reading for before in node.upstream):
+            reading.add(node.fingerprint)
+    return [node for node in nodes if node.fingerprint not in reading]
 
 
 def _note(config: Config, outcome: Outcome | None) -> str:

@@ -98,9 +98,12 @@ class Verdict:
     """Size of the whole collection, if only `documents` of it were searched."""
     comparison: Comparison | None = None
     imported: Sequence[Comparison] = field(default_factory=list)
-    """Comparisons of `system` with rankings from files, such as those of the search engine in use."""
+    """Comparisons of `system` with contenders and with rankings from files, such as those of the search engine in
+    use."""
     milliseconds: float | None = None
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
+    money: float | None = None
+    """Price of a query, if the config states the price of an address that it asks."""
     bytes: Mapping[str, int] = field(default_factory=dict)
     """Sizes of the system's `models` and `indexes`."""
     selected_on: str | None = None
@@ -231,7 +234,7 @@ class Verdict:
         return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
 
     def _against_imported(self, entry: Comparison) -> str:
-        """Compare the system with a ranking from a file."""
+        """Compare the system with a contender or a ranking from a file."""
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
         if entry.outcome == BETTER:
             return f"{in_prose(self.system)} is clearly better than {_with(in_prose(entry.baseline), numbers)}."
@@ -245,10 +248,11 @@ class Verdict:
         nouns = {"models": "models", "indexes": "indexes and vectors"}
         sizes = [f"{size(self.bytes[kind])} of {noun}" for kind, noun in nouns.items() if self.bytes.get(kind)]
         needs = " and ".join(sizes)
+        paid = "" if self.money is None else f" The addresses charge {1000 * self.money:,.2f} for 1,000 queries."
         if self.milliseconds is None:
-            return f"It needs {needs}." if needs else ""
+            return f"It needs {needs}.{paid}" if needs else paid.strip()
         took = f"A query took {latency(self.milliseconds)} in this run (measured with many queries at once)"
-        return f"{took}, with {needs}." if needs else f"{took}."
+        return f"{took}, with {needs}.{paid}" if needs else f"{took}.{paid}"
 
     @property
     def _next(self) -> str:
@@ -364,7 +368,11 @@ def verdict_of(
         chosen=chosen,
         collections=len(mean["over"]) if "over" in mean else None,
         comparison=comparison,
-        imported=_against_files(metrics, subject, mean, systems),
+        imported=[
+            entry
+            for entry in _against_present(metrics, subject, mean, systems)
+            if comparison is None or (entry.system, entry.baseline) != (comparison.system, comparison.baseline)
+        ],
         selected_on=lead["selected_on"],
         selection_queries=lead.get("queries"),
         why_unselected=lead["why"],
@@ -403,9 +411,9 @@ def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Compariso
     )
 
 
-def _against_files(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> list[Comparison]:
-    """Return the comparisons of a system with rankings from files, on the queries of its mean."""
-    names = {row.name for row in systems if is_imported(row)}
+def _against_present(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> list[Comparison]:
+    """Return the comparisons of a system with contenders and rankings from files, on the queries of its mean."""
+    names = {row.name for row in systems if row.contender or is_imported(row)}
     entries = {
         entry["baseline"]: entry  # the last entry is by the test that counts the most sources of chance
         for entry in metrics["comparisons"]
@@ -447,6 +455,7 @@ def _artifacts(
         "of_documents": summary.get("of_documents"),
         "updates": sorted({node.inputs["config"].updates for node in trainings}),
         "milliseconds": 1000 * timed["query"] if timed is not None and timed["query"] else None,
+        "money": None if timed is None else timed["money"],
         "bytes": {}
         if cost is None
         else {

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from sparring.workflows.serving.metrics import Metrics
+from sparring.workflows.serving.model_requests import BYTES, ErrorDetails, ErrorResponse
 from sparring.workflows.serving.questions import BODY_BYTES
 
 Message = MutableMapping[str, Any]
@@ -25,6 +26,10 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN = ("/", "/health")
 """Paths that need no token: the page has no data in it, and asks for the token."""
+STANDARD = ("/v1/", "/v2/")
+"""Beginnings of the paths that follow the forms of OpenAI, Jina and Cohere."""
+CODES = {400: "invalid_request", 401: "invalid_api_key", 404: "not_found", 413: "request_too_large"}
+"""OpenAI's codes of errors that have no code of their own, by status."""
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -41,7 +46,6 @@ GONE = 499
 """The status, in the metrics, of a client that hangs up before its answer begins: no error of the service's."""
 LENGTH = re.compile("[0-9]{1,20}")
 """A length as a head may say it."""
-TOO_LARGE = f"the request is too large; accepted: {BODY_BYTES:,} bytes"
 
 
 class Gate:
@@ -59,7 +63,7 @@ class Gate:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        began, status, limited, hung_up = time.perf_counter(), 500, _limited(receive), False
+        began, status, limited, hung_up = time.perf_counter(), 500, _limited(receive, _limit(scope["path"])), False
 
         async def receiving() -> Message:
             nonlocal hung_up
@@ -88,14 +92,16 @@ class Gate:
             self._metrics.answered(path, GONE if hung_up else status, time.perf_counter() - began)
 
     def _refused(self, scope: Message, headers: Headers) -> JSONResponse | None:
+        path = scope["path"]
         if self._loopback and not _asks_loopback(headers.get("host", "")):
-            return _problem(403, "this service answers to localhost and this machine's own loopback addresses alone")
-        if self._token is not None and scope["path"] not in OPEN and not self._knows(headers):
-            refused = _problem(401, "a token is needed: Authorization: Bearer TOKEN")
+            detail = "this service answers to localhost and this machine's own loopback addresses alone"
+            return problem(path, 403, detail)
+        if self._token is not None and path not in OPEN and not self._knows(headers):
+            refused = problem(path, 401, "a token is needed: Authorization: Bearer TOKEN")
             refused.headers["www-authenticate"] = "Bearer"
             return refused
-        length = headers.get("content-length", "0")
-        return _problem(413, TOO_LARGE) if not LENGTH.fullmatch(length) or int(length) > BODY_BYTES else None
+        length, limit = headers.get("content-length", "0"), _limit(path)
+        return problem(path, 413, _too_large(limit)) if not LENGTH.fullmatch(length) or int(length) > limit else None
 
     def _knows(self, headers: Headers) -> bool:
         assert self._token is not None
@@ -120,7 +126,16 @@ def _asks_loopback(host: str) -> bool:
         return False
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit(path: str) -> int:
+    """Return the maximum size of a path's requests, in bytes."""
+    return BYTES if path.startswith(STANDARD) else BODY_BYTES
+
+
+def _too_large(limit: int) -> str:
+    return f"the request is too large; accepted: {limit:,} bytes"
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
     """Receive the body until it is too large. Its stated length may be missing or wrong."""
     size = 0
 
@@ -128,12 +143,21 @@ def _limited(receive: Receive) -> Receive:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > BODY_BYTES:
-            raise HTTPException(413, TOO_LARGE)  # FastAPI, which is reading the body, answers with it
+        if size > limit:
+            raise HTTPException(413, _too_large(limit))  # FastAPI, which is reading the body, answers with it
         return message
 
     return receiving
 
 
-def _problem(status: int, detail: str) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status)
+def problem(
+    path: str, status: int, detail: str, *, key: str | None = None, code: str | None = None, headers: Any = None
+) -> JSONResponse:
+    """Answer a failed request of a path. Paths of `STANDARD` answer in OpenAI's form, which calls a mistake in a
+    request status 400. `key` is the wrong key of the request."""
+    if not path.startswith(STANDARD):
+        return JSONResponse({"detail": detail}, status, headers=headers)
+    status = 400 if status == 422 else status
+    kind = "rate_limit_error" if status == 429 else "server_error" if status >= 500 else "invalid_request_error"
+    details = ErrorDetails(message=detail, type=kind, param=key or None, code=code or CODES.get(status))
+    return JSONResponse(ErrorResponse(error=details).model_dump(), status, headers=headers)

@@ -3,17 +3,15 @@ together."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from sparring.components.config import UserError
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.searching import Seconds
 from sparring.components.systems.system import Answered, LoadedSystem
+from sparring.workflows.serving.batching import Arrival, Batches
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import (
     LIMITS,
@@ -27,23 +25,6 @@ from sparring.workflows.serving.questions import (
     Systems,
     parts,
 )
-
-TOGETHER = 32
-"""The most questions that are answered at the same time."""
-
-
-class Arrival(NamedTuple):
-    """A question and its time of arrival."""
-
-    question: Question
-    time: float
-
-
-class Waiting(NamedTuple):
-    """A question whose answer somebody waits for."""
-
-    arrival: Arrival
-    answer: asyncio.Future[Answer]
 
 
 @dataclass(frozen=True)
@@ -61,12 +42,11 @@ class Summary:
 
 
 class Unknown(UserError):
-    """A system or document that does not exist."""
+    """A system, document or model that does not exist."""
 
 
 class Answering:
-    """Systems by name. Questions that arrive during a search form the next batch, so none waits for more to arrive.
-    (Ray Serve's own batches wait for a time that must be chosen, and exist in its deployments alone.)"""
+    """Systems by name, which answer questions in batches."""
 
     def __init__(
         self,
@@ -79,10 +59,7 @@ class Answering:
     ) -> None:
         self.systems, self.documents, self.default, self.left_out = systems, documents, default, left_out
         self.metrics, self.summary = metrics, summary
-        # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
-        self._worker = ThreadPoolExecutor(1, "search")
-        self._waiting: list[Waiting] = []
-        self._at_work: asyncio.Task[None] | None = None
+        self.batches = Batches()
 
     def described(self) -> Systems:
         """Describe the systems."""
@@ -105,32 +82,14 @@ class Answering:
             raise Unknown(f"system: there is none called {name!r}; accepted: {', '.join(self.systems)}")
         self.systems[name].config.check_k(self._k(name, question))
         for doc_id in question.ids or []:
-            if self.documents.place(doc_id) is None:
-                raise Unknown(f"ids: no document is called {doc_id!r}; accepted: the id of a document")
-        loop = asyncio.get_running_loop()
-        arrival = Arrival(question.model_copy(update={"system": name}), time.perf_counter())
-        waiting = Waiting(arrival, loop.create_future())
-        self._waiting.append(waiting)
-        if self._at_work is None or self._at_work.done():
-            self._at_work = loop.create_task(self._work())
-        return await waiting.answer
+            self.check_document("ids", doc_id)
+        answer: Answer = await self.batches.answer(self.together, question.model_copy(update={"system": name}))
+        return answer
 
-    async def _work(self) -> None:
-        """Answer until no question waits."""
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-            batch = [waiting for waiting in batch if not waiting.answer.done()]  # the client may have hung up
-            try:
-                arrivals = [waiting.arrival for waiting in batch]
-                answers = await loop.run_in_executor(self._worker, self.together, arrivals)
-                for waiting, answer in zip(batch, answers, strict=True):
-                    if not waiting.answer.done():
-                        waiting.answer.set_result(answer)
-            except Exception as error:
-                for waiting in batch:
-                    if not waiting.answer.done():
-                        waiting.answer.set_exception(error)
+    def check_document(self, key: str, doc_id: str) -> None:
+        """Raise Unknown, naming `key`, if there is no such document."""
+        if self.documents.place(doc_id) is None:
+            raise Unknown(f"{key}: no document is called {doc_id!r}; accepted: the id of a document")
 
     def together(self, arrivals: Sequence[Arrival]) -> list[Answer]:
         """Answer questions for systems that exist, in order. Those with equal system and k share one search."""

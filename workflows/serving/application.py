@@ -10,21 +10,35 @@ from fastapi import FastAPI
 from fastapi import Query as InAddress
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from sparring.components.config import UserError, mistake
+from sparring.components.config import UserError, code_of, key_of, mistake
 from sparring.workflows import ROOT
 from sparring.workflows.report.page import templates
-from sparring.workflows.serving.access import GONE, Application, Gate
+from sparring.workflows.serving.access import GONE, Application, Gate, problem
 from sparring.workflows.serving.answering import Answering, Unknown
+from sparring.workflows.serving.batching import Busy
 from sparring.workflows.serving.marks import qrels, queries
 from sparring.workflows.serving.metrics import FORMAT
+from sparring.workflows.serving.model_requests import (
+    EmbeddingRequest,
+    EmbeddingResponse,
+    ErrorResponse,
+    ListedModel,
+    ModelList,
+    RerankRequest,
+    RerankResponse,
+)
+from sparring.workflows.serving.models import Models
 from sparring.workflows.serving.questions import Answer, Asked, Mark, Problem, Question, Systems
 
 TEMPLATES = ROOT / "workflows" / "serving" / "templates"
-ABOUT = """Search with the systems of a run of Sparring. If the service requires a token, send it as
-`Authorization: Bearer TOKEN`. Only `/` and `/health` need none."""
+ABOUT = """Search with the systems of a run of Sparring, and use their models. If the service requires a token, send it
+as `Authorization: Bearer TOKEN`. Only `/` and `/health` need none."""
+STATUSES: dict[type[UserError], int] = {Unknown: 404, Busy: 429}
+"""Status of a mistake, if it is not 422."""
 
 UNDECODED = "the body cannot be read: it is no UTF-8, or its lists are too deep, or a number has too many digits"
 
@@ -89,6 +103,8 @@ def application(
         question = Question(queries=queries, ids=ids, k=query.k, system=query.system)
         return await _awaited(request, answering.answer(question))
 
+    _add_models(app, Models(answering))
+
     # These handlers wait for the disk or for an actor, so they are no coroutines: FastAPI runs them in threads.
     @app.get("/marks")
     def marked() -> list[Mark]:
@@ -98,8 +114,7 @@ def application(
     @app.post("/marks")
     def mark(mark: Mark) -> Mark:
         """Mark a document right or wrong for a query, or remove the mark."""
-        if answering.documents.place(mark.doc_id) is None:
-            raise Unknown(f"doc_id: no document is called {mark.doc_id!r}")
+        answering.check_document("doc_id", mark.doc_id)
         try:
             marks.add(mark)
         except OSError as error:
@@ -128,43 +143,77 @@ def application(
 
     app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)  # as `wget --spider` asks
     _tell_errors(app)
-    paths = frozenset({"/", "/openapi.json", *(path for path in app.openapi()["paths"])})
+    paths = frozenset({"/", "/openapi.json", "/v2/rerank", *(path for path in app.openapi()["paths"])})
     return Gate(app, token=token, loopback=loopback, paths=paths, metrics=answering.metrics)
+
+
+def _add_models(app: FastAPI, models: Models) -> None:
+    """Add the paths of the models, in the forms of OpenAI, Jina and Cohere."""
+    failed: Any = {status: {"model": ErrorResponse} for status in (400, 404, 429)}
+
+    @app.get("/v1/models")
+    async def listed() -> ModelList:
+        """List the models."""
+        return models.listed()
+
+    @app.get("/v1/models/{model:path}", responses=failed)
+    async def described(model: str) -> ListedModel:
+        """Describe a model."""
+        return models.find(model)
+
+    @app.post("/v1/embeddings", response_model=EmbeddingResponse, responses=failed)
+    async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
+        """Represent texts as vectors."""
+        return await _awaited(request, models.embed(body))
+
+    @app.post("/v2/rerank", include_in_schema=False)  # as Cohere's newer client asks
+    @app.post("/v1/rerank", response_model=RerankResponse, responses=failed)
+    async def rerank(request: Request, body: RerankRequest) -> Response:
+        """Order documents for a query, best first."""
+        return await _awaited(request, models.rerank(body))
 
 
 def _tell_errors(app: FastAPI) -> None:
     """Answer a failed request with one sentence that says what is wrong."""
 
     @app.exception_handler(UserError)
-    async def mistaken(_: Request, error: UserError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 404 if isinstance(error, Unknown) else 422)
+    async def mistaken(request: Request, error: UserError) -> JSONResponse:
+        status = STATUSES.get(type(error), 422)
+        headers = {"retry-after": "1"} if status == 429 else None
+        return problem(request.scope["path"], status, str(error), key=error.key, code=error.code, headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def unreadable(request: Request, error: RequestValidationError) -> JSONResponse:
-        first, kind = error.errors()[0], request.headers.get("content-type", "")
+        first, kind, path = error.errors()[0], request.headers.get("content-type", ""), request.scope["path"]
         if first["loc"] == ("body",) and kind.partition(";")[0] != "application/json":
             # Without it a page of another site could send what a browser does not ask about first.
-            return JSONResponse({"detail": f"content-type: got {kind!r}; accepted: application/json"}, 422)
+            return problem(path, 422, f"content-type: got {kind!r}; accepted: application/json")
         if first["type"] == "json_invalid":
-            return JSONResponse({"detail": f"the body is not JSON: {first['ctx']['error']}"}, 422)
+            return problem(path, 422, f"the body is not JSON: {first['ctx']['error']}")
         if first["loc"] == ("body",):
-            return JSONResponse({"detail": "the body: accepted: a JSON object"}, 422)
-        return JSONResponse({"detail": str(UserError(mistake(first, first["loc"][1:])))}, 422)  # without `body`
+            return problem(path, 422, "the body: accepted: a JSON object")
+        place = first["loc"][1:]  # without `body`
+        return problem(path, 422, str(UserError(mistake(first, place))), key=key_of(first, place), code=code_of(first))
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+    async def refused(request: Request, error: HTTPException) -> JSONResponse:
         # What FastAPI says of a body that it cannot even decode names nothing.
         detail = UNDECODED if error.status_code == 400 else error.detail
-        return JSONResponse({"detail": detail}, error.status_code, headers=error.headers)
+        return problem(request.scope["path"], error.status_code, detail, headers=error.headers)
 
     @app.exception_handler(OSError)
-    async def lost(_: Request, error: OSError) -> JSONResponse:
+    async def lost(request: Request, error: OSError) -> JSONResponse:
         where = f"{error.filename}: " if error.filename else ""
         detail = f"{where}{error.strerror or error}: what the service reads is gone; start it again"
-        return JSONResponse({"detail": detail}, 500)
+        return problem(request.scope["path"], 500, detail)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        # The error is raised again afterwards, and the log has it.
+        return problem(request.scope["path"], 500, "the service failed; its log says why")
 
 
-async def _awaited(request: Request, answer: Coroutine[Any, Any, Answer]) -> Response:
+async def _awaited(request: Request, answer: Coroutine[Any, Any, BaseModel]) -> Response:
     """Wait for an answer, until the client hangs up."""
     answering, hung_up = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
     try:
@@ -181,7 +230,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _json(answer: Answer) -> Response:
+def _json(answer: BaseModel) -> Response:
     """Write an answer with pydantic. FastAPI would check the whole answer again first."""
     return Response(answer.model_dump_json(), media_type="application/json")
 

@@ -24,14 +24,14 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.serving import metrics, running
 from sparring.workflows.serving.access import Application
-from sparring.workflows.serving.answering import TOGETHER
+from sparring.workflows.serving.batching import TOGETHER
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.questions import Mark
 from sparring.workflows.serving.service import Served
 
 NAME = "sparring"
-WAITING = 4_096
-"""Maximum number of waiting requests. Further requests get status 503."""
+CONNECTIONS = 4_096
+"""Maximum number of open requests. Further requests get status 503."""
 STOP_SECONDS = 10.0
 """Seconds for unanswered requests when the service is stopped."""
 TARGET = TOGETHER // 4
@@ -121,7 +121,7 @@ def _in_this_process(service: Service, machine: Machine, ready: Callable[[], Any
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=int(STOP_SECONDS),
-        limit_concurrency=WAITING,
+        limit_concurrency=CONNECTIONS,
     )
     with _until_stopped():  # uvicorn hears signals first, finishes what it is answering and passes them on
         Server(config).run()
@@ -136,13 +136,13 @@ def _with_ray(service: Service, machine: Machine, ready: Callable[[], Any]) -> N
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its import sets another
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
-    most = machine.workers(pool, WAITING, gpu=machine.cuda)
+    most = machine.workers(pool, CONNECTIONS, gpu=machine.cuda)
     deployment = serve.deployment(
         serve.ingress()(Replica),
         name=NAME,
         autoscaling_config={"min_replicas": 1, "max_replicas": most, "target_ongoing_requests": TARGET},
         max_ongoing_requests=2 * TOGETHER,
-        max_queued_requests=WAITING,
+        max_queued_requests=CONNECTIONS,
         ray_actor_options={"num_cpus": pool.threads, "num_gpus": pool.gpus if machine.cuda else 0},
         graceful_shutdown_timeout_s=STOP_SECONDS,
         health_check_timeout_s=60,

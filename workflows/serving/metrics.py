@@ -38,11 +38,18 @@ class Metrics:
         )
         self._parts = Histogram(
             "sparring_part_seconds",
-            "The parts of a search of one or more queries.",
+            "The parts of a search of one or more queries, and the batches of `embed` and `rerank`.",
             ["part"],
             buckets=TIMES,
             registry=self._all,
         )
+        self._texts = Counter(
+            "sparring_texts",
+            "Texts that were embedded, and documents that were reranked.",
+            ["model"],
+            registry=self._all,
+        )
+        self._tokens = Counter("sparring_tokens", "Tokens of these texts.", ["model"], registry=self._all)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request. `path` is one of the service's paths, so there are few."""
@@ -57,6 +64,12 @@ class Metrics:
         self._sizes.observe(queries)
         for part, value in seconds.items():
             self._parts.labels(part).observe(value)
+
+    def read(self, model: str, texts: int, tokens: int, part: str, seconds: float) -> None:
+        """Count texts that a model read by itself."""
+        self._texts.labels(model).inc(texts)
+        self._tokens.labels(model).inc(tokens)
+        self._parts.labels(part).observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -12,7 +12,7 @@ from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.steps.answers import answering
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import VectorIndexConfig, lucene_index
-from sparring.workflows.steps.start import start
+from sparring.workflows.steps.start import start, start_as_it_comes
 from sparring.workflows.steps.tokenize import TemplatedConfig, TokenizeConfig, check_lengths, tokenize
 from sparring.workflows.store.dag import Step, in_phase, step
 from sparring.workflows.systems.lexical import Lexical
@@ -41,29 +41,40 @@ class Collection:
     ) -> Model:
         """Start a model from its config, or with another model's encoder. Models with the same tokenizer and prompts
         share a token store."""
-        try:
-            check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
-        except UserError as error:
-            # whoever builds the graph knows the file
-            raise Invalid(f"{label}: {error}", error.code, error.key) from None
-        # A template or an end token changes the tokenizer.
-        keys = ("query_prompt", "document_prompt", "end_token", "template")
-        prompts = [getattr(config, key, None) or "" for key in keys]
+        self._check_lengths(label, config)
         with nullcontext() if encoder else in_phase(COLLECTION):  # another's encoder is there once that is trained
             node = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
         tokens = self._config.tokens
         if isinstance(config, ReaderConfig) and config.template is not None:
             tokens = TemplatedConfig(**tokens.model_dump(), template=config.template)
-        return self._model(node, objective, (config.model, config.revision, *prompts), tokens)
+        return self._model(node, objective, _reads(config), tokens)
+
+    def model_as_it_comes(self, label: str, config: Pretrained, objective: str = "retriever") -> Model:
+        """Return a model that is used but not trained, with the lengths of its folder."""
+        self._check_lengths(label, config)
+        tokens = self._config.tokens
+        with in_phase(COLLECTION):
+            node = step(label, start_as_it_comes, config=config, most=tokens.max_tokens)
+        return self._model(node, objective, _reads(config), tokens, f"{label} tokens")
+
+    def _check_lengths(self, label: str, config: Pretrained) -> None:
+        try:
+            check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
+        except UserError as error:
+            # whoever builds the graph knows the file
+            raise Invalid(f"{label}: {error}", error.code, error.key) from None
 
     def foreign_retriever(self, trained: Step) -> Model:
         """Give a retriever that was trained on another collection a token store of this one."""
         return self._model(trained, "retriever", trained.fingerprint, self._config.tokens)
 
-    def _model(self, node: Step, objective: str, reads: Hashable, config: TokenizeConfig) -> Model:
-        """Give a model the token store of its tokenizer and prompts. Make the store if there is none yet."""
+    def _model(
+        self, node: Step, objective: str, reads: Hashable, config: TokenizeConfig, label: str | None = None
+    ) -> Model:
+        """Give a model the token store of its tokenizer and prompts. Make the store if there is none yet. If `label` is
+        None, the objective names it."""
         if reads not in self._stores:
-            label = f"{objective.rpartition('.')[2]} tokens" if self._stores else "tokens"
+            label = label or (f"{objective.rpartition('.')[2]} tokens" if self._stores else "tokens")
             with in_phase(COLLECTION):
                 self._stores[reads] = step(label, tokenize, data=self.data, model=node, config=config)
         return Model(node, self._stores[reads], objective)
@@ -106,3 +117,9 @@ class Collection:
             splits=splits,
             config=self._config.answers,
         )
+
+
+def _reads(config: Pretrained) -> Hashable:
+    """Return what the tokens of a text depend on. A template or an end token changes the tokenizer."""
+    keys = ("query_prompt", "document_prompt", "end_token", "template")
+    return (config.model, config.revision, *(getattr(config, key, None) or "" for key in keys))

@@ -15,6 +15,7 @@ from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.sources.base import AnySource
 from sparring.components.training.config import TrainConfig
 from sparring.components.training.terms import LossTerm
+from sparring.workflows.stages.contender import Contender
 from sparring.workflows.steps.answers import AnswerConfig
 from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.evaluate import EntropyConfig
@@ -92,6 +93,9 @@ class CollectionConfig(Config):
     encode: EncodeConfig = EncodeConfig()
     search: SearchConfig = SearchConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    contenders: dict[str, Contender] = Field({}, exclude_if=lambda contenders: not contenders)
+    """Systems that you run today, by the name for tables. They are rows like others, and may be chosen. The system to
+    deploy is compared with each."""
     analyse: EmbeddingSpaceConfig | None = None
     """Analysis of each measured retriever's embedding space: numbers and pictures in the report. If null, there is
     none."""

@@ -38,6 +38,7 @@ class Results:
         entropy: bool = False,
         queries: int | None = None,
         oracle: bool = False,
+        contender: bool = False,
     ) -> None:
         """Measure a system's ranking, perhaps on a sample of the queries, and what its vectors are like.
 
@@ -86,6 +87,7 @@ class Results:
             analysis=analysis,
             queries=queries,
             oracle=oracle,
+            contender=contender,
         )
         self.rows.append(measured)
         for title, source in evaluation.other_qrels.items():
@@ -127,9 +129,9 @@ class Results:
 
     def gather(self, comparisons: list[tuple[str, str]]) -> Step:
         """Gather all measures and the comparisons. The leading system and the one to deploy are also compared with
-        rankings of files."""
+        contenders and with rankings of files."""
         imported = self.config.evaluate.other_rankings.keys() & system_names(self.rows)
-        further = [(None, name) for name in sorted(imported)] if comparisons else []
+        further = [(None, name) for name in [*self.config.contenders, *sorted(imported)]] if comparisons else []
         return gathered(self.rows, [*comparisons, *further])
 
     @property

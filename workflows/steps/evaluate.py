@@ -189,7 +189,8 @@ def results(
     A system is {system, round, collection, split, seed, metrics, answers}. `metrics` is any artifact with per-query
     values. `answers` says how answers were searched for, if they were. An analysis of the system's vectors may be added
     for the report. A comparison is {system, baseline}, made on every collection and split that both were measured on.
-    If its system is None, the leading system and the system to deploy are compared with the baseline. `selection` is
+    If its system is None, the leading system and the system to deploy are compared with the baseline, unless they are
+    the baseline. `selection` is
     the artifact of `select`. Its pair is compared first, or it says why nothing was selected; `leading` in the metrics
     has the outcome.
     """
@@ -200,6 +201,7 @@ def results(
         {"system": name, "baseline": comparison["baseline"]}
         for comparison in [*first, *comparisons]
         for name in ([comparison["system"]] if comparison["system"] is not None else leading_systems)
+        if name != comparison["baseline"]
     ]
     comparisons = [
         comparison for number, comparison in enumerate(comparisons) if comparison not in comparisons[:number]

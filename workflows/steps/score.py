@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
 from sparring.components.config import Config
-from sparring.components.data import row_runs
-from sparring.components.data.groups import Groups, ids_of, measured_queries, rows_of, write_lists
-from sparring.components.data.tables import RANKING, TEXT, of_queries, write
+from sparring.components.data.groups import Groups, write_lists
+from sparring.components.data.tables import RANKING, write
 from sparring.components.files import remove, save_array, write_array
+from sparring.components.retrieval.reordering import ShortLists
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.dag import Description
@@ -71,29 +70,12 @@ def rerank(
 
     Documents beyond the depth follow in their old order, with scores below the ranker's lowest.
     """
-    wanted = pa.array(measured_queries(data, split, config.queries), TEXT)
-    table = of_queries(ranking / "ranking.parquet", RANKING, wanted)
-    first = pc.less_equal(table["rank"], config.depth)
-    top, rest = table.filter(first), table.filter(pc.invert(first))
-    queries = rows_of(top["query_id"], ids_of(data / "queries.parquet", "query_id"), source=str(ranking))
-    documents = rows_of(top["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source=str(ranking))
-    scores, counted = _score(out, machine, tokens, ranker, queries, documents, config)
-    lowest = float(scores.min()) if len(scores) else 0.0
-    behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())
-    table = pa.concat_tables(
-        [
-            top.set_column(3, "score", pa.array(scores)).append_column("before", top["rank"]),
-            rest.set_column(3, "score", behind).append_column("before", rest["rank"]),
-        ]
-    )
-    place = pc.index_in(table["query_id"], value_set=wanted)
-    table = table.append_column("place", place)
-    table = table.sort_by([("place", "ascending"), ("score", "descending"), ("before", "ascending")])
-    ranks = row_runs.ranks(table["place"].to_numpy()) + 1
-    table = table.set_column(2, "rank", pa.array(ranks, pa.int32())).select(RANKING.names)
+    lists = ShortLists.read(ranking, data, split, depth=config.depth, queries=config.queries)
+    scores, counted = _score(out, machine, tokens, ranker, lists.queries, lists.documents, config)
+    table = lists.reordered(scores)
     write(out / "ranking.parquet", table, RANKING)
     remove(out, "pairs.npy", "part-*.npy")
-    return {"pairs": len(top), "queries": int((ranks == 1).sum()), **counted}
+    return {"pairs": len(scores), "queries": len(pc.unique(table["query_id"])), **counted}
 
 
 def _score(

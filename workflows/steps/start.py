@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sparring.components.config import UserError
-from sparring.components.data.tokenizers import save_tokenizer
+from sparring.components.config import UserError, listing
+from sparring.components.data.tokenizers import TOKEN_LIMITS, save_tokenizer
 from sparring.components.files import replacing
 from sparring.components.models.capabilities import can_be_read
 from sparring.components.models.configs import (
@@ -37,6 +37,42 @@ def _refuses(config: StartConfig, encoder: Path | None) -> None:
 def start(out: Path, machine: Machine, *, config: StartConfig, encoder: Path | None = None) -> dict[str, Any]:
     """Write the model to `out/model`. It begins from the model that the config names, or with `encoder`, the artifact
     of another model, from that model's current encoder."""
+    return _written(out, config, encoder)
+
+
+def _refuses_as_it_comes(config: StartConfig, most: int) -> None:
+    """Refuse what `start` refuses, and a ranker that would need a new head."""
+    if can_be_read(config):
+        _refuses(_as_it_comes(config, most)[0], None)
+
+
+@Description(part="data", refuses=_refuses_as_it_comes)
+def start_as_it_comes(out: Path, machine: Machine, *, config: StartConfig, most: int) -> dict[str, Any]:
+    """Write a model that is used but not trained. Values that the config leaves out are those with which
+    sentence-transformers loads it. Longer lengths are cut to `most` tokens, and the summary's note says so.
+
+    UserError for a ranker that would need a new head.
+    """
+    config, cut = _as_it_comes(config, most)
+    summary = _written(out, config, None)
+    if not cut:
+        return summary
+    lengths = listing(f"`{key}` is {most:,} instead of {length:,}" for key, length in cut.items())
+    return {**summary, "note": f"{lengths}, because `tokens.max_tokens` keeps no more tokens of a text."}
+
+
+def _as_it_comes(config: StartConfig, most: int) -> tuple[StartConfig, dict[str, int]]:
+    """Fill in what a config leaves out as sentence-transformers does. Return the lengths that `most` cuts, too."""
+    from sparring.components.models import sentence_modules  # imports torch
+
+    usual = sentence_modules.usual(config) if isinstance(config, DualEncoderConfig | CrossEncoderConfig) else {}
+    filled = {key: value for key, value in usual.items() if getattr(config, key) is None}
+    cut = {key: filled[key] for key in TOKEN_LIMITS if filled.get(key, 0) > most}
+    return config.model_copy(update=filled | dict.fromkeys(cut, most)), cut
+
+
+def _written(out: Path, config: StartConfig, encoder: Path | None) -> dict[str, Any]:
+    """Write a model and its tokenizer. Return the summary."""
     model, tokenizer = _started(config, encoder)
     with replacing(out / "tokenizer") as folder:
         save_tokenizer(tokenizer, folder)

@@ -36,7 +36,7 @@ def whiten(out: Path, machine: Machine, *, start: Path, vectors: Path) -> dict[s
     fitted = whitening(
         shard[first : first + BLOCK] for shard in document_shards(vectors) for first in range(0, len(shard), BLOCK)
     )
-    config = model.config.model_copy(update={"projection": held.width, "projection_bias": True})
+    config = model.config.model_copy(update={"projection": held.width, "projection_bias": True, "matryoshka": None})
     whitened = DualEncoder(config, dict(model.towers.items()))
     layer: Any = whitened.projections["shared"]
     with torch.no_grad():

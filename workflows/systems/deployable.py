@@ -16,6 +16,7 @@ from sparring.workflows.store.availability import finished, not_dropped
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.neighbours import ByNeighbours
+from sparring.workflows.systems.remote import is_remote
 from sparring.workflows.systems.rows import Outcome, Row
 from sparring.workflows.systems.system import S, System, parts_of
 
@@ -148,11 +149,13 @@ def of_folder(row: Row) -> Deployment:
 
 
 def _recommended(outcome: Outcome, store: Store) -> list[Row]:
-    """List the system that a finished run chose to deploy. If it chose none, list the candidates, best first. If there
-    are none, list its last system."""
+    """List the system that a finished run chose to deploy. If it chose none, or one whose model is at an address, list
+    the candidates, best first. If there are none, list its last system."""
     selected = _selected(outcome, store)
     names = [row["system"] for row in sorted(selected.get("candidates", []), key=lambda row: -row["value"])]
-    names = [selected["deploy"]] if "deploy" in selected else names
+    chosen = outcome.ranked.get(selected.get("deploy", ""))
+    if chosen is not None and not is_remote(chosen):
+        names = [chosen.name]
     return [outcome.ranked[name] for name in names if name in outcome.ranked] or [last(outcome)]
 
 

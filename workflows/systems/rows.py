@@ -46,6 +46,8 @@ class Row:
     """Size of the sample of judged queries that was measured. If None, all were."""
     oracle: bool = False
     """True if it uses the judgements, so that nobody can deploy it."""
+    contender: bool = False
+    """True if the config names it among the systems that the user runs today."""
 
     @property
     def retriever(self) -> Dense | None:
@@ -107,7 +109,7 @@ def gathered(
         if keys.count((name, collection, split, seed)) > 1:
             raise ValueError(
                 f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one, "
-                "such as a key of evaluate.other_qrels or evaluate.other_rankings"
+                "such as a key of contenders, evaluate.other_qrels or evaluate.other_rankings"
             )
     names = system_names(systems)
     for compared in (name for pair in comparisons for name in pair):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sparring.components.config import UserError
+from sparring.components.models.endpoints import Price
 from sparring.components.retrieval.stage import StageConfig
 from sparring.workflows.store.dag import Step
 
@@ -38,6 +39,16 @@ class TimeSpent:
     share: tuple[str, str] | None = None
     """Count only a part of the time: seconds under the first key of the summary over those under the second. If None,
     count all of it."""
+    seconds: str | None = None
+    """Key of the seconds in the step's summary, if the step measured them itself. If None, its record counts."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Money for a query: the price of a step's answers over its queries."""
+
+    step: Step
+    price: Price
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class Cost:
     rerank: tuple[TimeSpent, ...] = ()
     models: tuple[Step, ...] = ()
     """Models that a query needs."""
+    charges: tuple[Charge, ...] = ()
 
     @property
     def searched(self) -> list[Step]:
@@ -66,6 +78,7 @@ class Cost:
             retrieve=_times([*self.retrieve, *more.retrieve]),
             rerank=_times([*self.rerank, *more.rerank]),
             models=_steps([*self.models, *more.models]),
+            charges=tuple({charge.step.fingerprint: charge for charge in (*self.charges, *more.charges)}.values()),
         )
 
 

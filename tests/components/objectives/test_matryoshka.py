@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from sparring.components.config import UserError
 from sparring.components.losses.listwise import cross_entropy
+from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.parts.compatibility import check_training
 from sparring.components.objectives.ranker import Ranker
 from sparring.components.objectives.retriever import Retriever
@@ -97,6 +99,21 @@ def test_the_loss_is_a_loop_over_prefixes(objective: Any, similarity: str) -> No
         cut = [functional.normalize(item, dim=-1) for item in cut] if similarity == "cosine" else cut
         values = cross_entropy(whole.scores(tuple(cut), batch)(whole.inputs.losses[0]), temperature=0.05)
         torch.testing.assert_close(term.value, 0.5 * values.sum())
+
+
+@pytest.mark.parametrize("dimensions", [[16, 8], None])
+def test_the_saved_model_names_the_sizes_that_it_was_trained_for(
+    objective: Any, tmp_path: Path, encoder: Path, dimensions: list[int] | None
+) -> None:
+    """For this project and for vLLM. A training without them takes the names of an earlier one away."""
+    actual, folder = objective([loss(over="batch", dimensions=dimensions)]), tmp_path / "saved"
+    actual.model.tower("document").config.matryoshka_dimensions = [4]
+    actual.model.save(folder, encoder)
+    expected = None if dimensions is None else sorted(dimensions)
+    assert DualEncoder.load(folder).config.matryoshka == expected
+    assert json.loads((folder / "config.json").read_text())["matryoshka_dimensions"] == expected
+    again = toy.started(tmp_path / "again", toy.retriever_config(folder, query_tokens=8, document_tokens=24))
+    assert DualEncoder.load(again / "model").config.matryoshka == expected
 
 
 def test_gradient_caching_changes_no_gradient(objective: Any) -> None:

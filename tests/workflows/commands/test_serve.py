@@ -357,6 +357,13 @@ def test_ray_serve_on_a_cluster_answers_as_one_process(place: Place, service: Se
                     assert dict(answer) == pytest.approx(wanted, abs=1e-2)
                 asked += 512
         assert many.ask("barami comi", 5, "BM25") == service.ask("barami comi", 5, "BM25")
+        texts = {"input": ["barami comi", "dutol"], "model": "retriever 1/dense"}
+        rows = [
+            one.post("/v1/embeddings", {**texts, **name}) for one, name in ((many, {"model": "dense"}), (service, {}))
+        ]
+        assert rows[0]["usage"] == rows[1]["usage"]
+        vectors = [[row["embedding"] for row in answer["data"]] for answer in rows]
+        np.testing.assert_allclose(*vectors, atol=1e-5)
         document = many.ask("barami comi", 1, "BM25")[0][0]
         mark = {"query": "barami comi", "doc_id": document, "relevant": True}
         many.post("/marks", mark)

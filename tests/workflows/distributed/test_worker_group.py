@@ -161,10 +161,10 @@ class Nodes:
         return error
 
 
-def lost_worker() -> Exception:
+def lost_worker(reason: str = "The actor died: its node has died.") -> Exception:
     from ray.train import WorkerGroupError
 
-    failures = {0: RuntimeError("Connection closed by peer"), 1: RuntimeError("The actor died: its node has died.")}
+    failures = {0: RuntimeError("Connection closed by peer"), 1: RuntimeError(reason)}
     return WorkerGroupError("lost", failures)
 
 
@@ -173,7 +173,8 @@ SPEC = ray_train.GroupSpec(print, 2, 0, 0.0, 60, least=1)
 
 def test_a_lost_node_costs_no_retry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """There are none: each loss would be one too many."""
-    nodes = Nodes(monkeypatch, ("one", lost_worker()), ("other", lost_worker()), ("", None))
+    unnoticed = lost_worker("The actor 39 is unavailable: the actor is temporarily unavailable: RpcError")
+    nodes = Nodes(monkeypatch, ("one", lost_worker()), ("other", unnoticed), ("", None))
     assert ray_train.fit(None, SPEC, tmp_path) is None
     assert nodes.fits == []
 

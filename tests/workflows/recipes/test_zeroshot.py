@@ -14,6 +14,7 @@ from sparring.components.config import UserError
 from sparring.components.evaluation.averages import averages_of
 from sparring.components.evaluation.result_table import across, by_collection, table
 from sparring.workflows.experiments import loading
+from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
 
 
@@ -70,6 +71,19 @@ def test_steps_say_of_which_collection_they_are(played: tiny.Place) -> None:
     labels = [metric["label"] for metric in played.metrics()["steps"]]
     assert len(set(labels)) == len(labels)
     assert {"retriever", "First: bm25 ranking (test)", "Second: bm25 ranking (test)", "Second: fusion"} <= set(labels)
+
+
+def test_contenders_are_measured_on_each_collection(tmp_path: Path, tree: dict[str, Any]) -> None:
+    vendor = {"rerank_url": "http://localhost:9000/v1/rerank", "of": "retriever"}
+    config = tiny.write(tmp_path / "a.yaml", {**tree, "contenders": {"ours": {"embedder": "a/b"}, "vendor": vendor}})
+    outcome = loading.read(config, [], tmp_path).outcome
+    rows = {(row.collection, row.name) for row in outcome.rows if row.contender}
+    assert rows == {(name, system) for name in ("First", "Second") for system in ("ours", "vendor")}
+    labels = [node.label for node in graph([outcome.results])]
+    assert len(set(labels)) == len(labels)
+    assert {"ours embedder", "First: ours vectors", "Second: vendor (test)"} <= set(labels)
+    pairs = [(pair["system"], pair["baseline"]) for pair in outcome.results.inputs["comparisons"]]
+    assert pairs[-2:] == [("retriever", "ours"), ("retriever", "vendor")]
 
 
 def test_the_retrievers_space_is_looked_at_on_each_collection(played: tiny.Place) -> None:

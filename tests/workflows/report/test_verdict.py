@@ -265,6 +265,43 @@ def test_values_are_those_on_the_queries_of_both() -> None:
     assert (refuted.deploy, refuted.chosen, refuted.system, refuted.value) == ("BM25", "ranker", "BM25", 0.4)
 
 
+def test_contenders_are_compared_with_the_system_unless_they_are_its_baseline() -> None:
+    place = {"collection": "c", "split": "test", "measure": "RR@10"}
+
+    def compared(baseline: str, difference: float) -> dict[str, Any]:
+        numbers = {"difference": difference, "low": difference - 0.02, "high": difference + 0.02, "queries": 50}
+        pair = {"system": "retriever", "baseline": baseline, "seeds": [1], "test": THIS_TRAINING}
+        return {**place, **pair, **numbers, "p": 0.001, "p_holm": 0.001}
+
+    values = {"retriever": 0.6, "ours": 0.5, "vendor": 0.7, "BM25": 0.4}
+    rows = [{**place, "system": name, "value": value, "queries": 50, "seed": 1} for name, value in values.items()]
+    lead = {**leading(None, [{"system": "retriever", "baseline": "ours"}]), "deploy": "retriever"}
+    metrics = {
+        "rows": rows,
+        "means": [{**row, "low": row["value"] - 0.1, "high": row["value"] + 0.1} for row in rows],
+        "comparisons": [compared("ours", 0.1), compared("vendor", -0.1), compared("BM25", 0.2)],
+        "leading": {**lead, "measure": "RR@10", "selected_on": "dev", "queries": 9},
+    }
+    systems: Any = [
+        SimpleNamespace(name=name, trained=name == "retriever", contender=name in ("ours", "vendor"), system=None)
+        for name in values
+    ]
+    verdict = verdict_of(metrics, systems)
+    assert verdict is not None
+    assert verdict.sentences[1:3] == [
+        "That is clearly better than ours (.500, p = .001), the best system without training.",
+        "Keep vendor: it is clearly better (.700, p = .001).",
+    ]
+    assert [entry.baseline for entry in verdict.imported] == ["vendor"]
+
+
+def test_a_price_is_part_of_the_cost() -> None:
+    ending = "indexes and vectors. The addresses charge 2.00 for 1,000 queries."
+    assert replace(VERDICT, money=0.002).sentences[2].endswith(ending)
+    bare = replace(VERDICT, money=0.002, milliseconds=None, bytes={})
+    assert bare.sentences[2] == "The addresses charge 2.00 for 1,000 queries."
+
+
 def test_rows_say_what_was_trained_and_what_a_query_costs() -> None:
     def mean(system: str, value: float, collection: str) -> dict[str, Any]:
         place = {"collection": collection, "split": "all", "measure": "RR@10", "queries": 60}
@@ -276,8 +313,8 @@ def test_rows_say_what_was_trained_and_what_a_query_costs() -> None:
         return {**pair, **numbers, "p": 0.3, "p_holm": 0.3, "test": THIS_TRAINING}
 
     systems = [
-        SimpleNamespace(name="BM25", trained=False, system=SimpleNamespace(expense=0)),
-        SimpleNamespace(name="retriever", trained=True, system=SimpleNamespace(expense=2)),
+        SimpleNamespace(name="BM25", trained=False, contender=False, system=SimpleNamespace(expense=0)),
+        SimpleNamespace(name="retriever", trained=True, contender=False, system=SimpleNamespace(expense=2)),
     ]
     pair = {"system": "retriever", "baseline": "BM25"}
     means = [mean("BM25", 0.5, AVERAGE), mean("retriever", 0.55, AVERAGE), mean("retriever", 0.9, "c")]

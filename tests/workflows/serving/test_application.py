@@ -15,8 +15,9 @@ from fastapi import FastAPI
 from sparring.components.data.tables import document_text
 from sparring.components.systems.reading import ReaderAnswer
 from sparring.workflows.serving.access import GONE, Application
-from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival, Summary
+from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.application import application
+from sparring.workflows.serving.batching import TOGETHER, Arrival
 from sparring.workflows.serving.marks import Marks, qrels
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES, QUERY_CHARACTERS, Question

@@ -12,6 +12,7 @@ def count(*processes: Metrics) -> None:
         seconds = Seconds()
         seconds["encode"] = 2.0 ** -(number + 3)
         metrics.searched(f"system {number % 2}", number + 1, seconds)
+        metrics.read(f"model {number % 2}", number + 1, 8 * number, "embed", 2.0 ** -(number + 5))
 
 
 def lines(text: bytes) -> list[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from sparring.workflows.steps.start import start
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.files import read_json
+from sparring.workflows.steps.start import start, start_as_it_comes
 from tests.support import toy
 from tests.support.errors import refused
 
@@ -84,3 +87,78 @@ def test_a_model_that_cannot_read_so_much_is_refused(toys: Path, tmp_path: Path,
 def test_a_model_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
     with refused("model", "missing-folder"):
         start(tmp_path, toy.INLINE, config=toy.retriever_config("./nowhere"))
+
+
+# A model as it comes
+
+
+@pytest.mark.parametrize(("most", "note"), [(512, False), (40, True)])
+def test_an_encoder_as_it_comes_is_what_sentence_transformers_loads(
+    tmp_path: Path, encoder: Path, most: int, note: bool
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    config = toy.retriever_config(
+        encoder, pooling=None, similarity=None, query_tokens=None, document_tokens=None, dropout=None
+    )
+    summary = start_as_it_comes(tmp_path, toy.INLINE, config=config, most=most)
+    expected, found = SentenceTransformer(str(encoder), device="cpu"), SentenceTransformer(str(tmp_path / "model"))
+    texts = ["bara nami", "nami " * 70]
+    limit = min(expected.max_seq_length or 0, most)
+    assert read_json(tmp_path / "model" / MODEL_CONFIG)["document_tokens"] == found.max_seq_length == limit
+    assert ("note" in summary) == (note and (expected.max_seq_length or 0) > most)
+    expected.max_seq_length = limit
+    wanted = expected.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(found.encode(texts), wanted, atol=1e-5)
+
+
+def test_lengths_of_the_config_and_of_the_folder_count(tmp_path: Path, encoder: Path, retriever: Path) -> None:
+    own = read_json(retriever / "model" / MODEL_CONFIG)
+    keys = {"pooling": None, "similarity": None, "dropout": None}
+    for name, source, lengths, wanted in (
+        ("folder", retriever / "model", (None, None), (own["query_tokens"], own["document_tokens"])),
+        ("config", encoder, (9, None), (9, 20)),
+    ):
+        (tmp_path / name).mkdir()
+        config = toy.retriever_config(source, query_tokens=lengths[0], document_tokens=lengths[1], **keys)
+        start_as_it_comes(tmp_path / name, toy.INLINE, config=config, most=20)
+        saved = read_json(tmp_path / name / "model" / MODEL_CONFIG)
+        assert (saved["query_tokens"], saved["document_tokens"]) == tuple(min(length, 20) for length in wanted)
+
+
+@pytest.mark.parametrize("pooling", [None, "mean", "cls"])
+def test_a_reranker_as_it_comes_has_a_head(tmp_path: Path, encoder: Path, retriever: Path, pooling: str | None) -> None:
+    """A new head would score at random."""
+    for source in (encoder, retriever / "model"):
+        config = toy.ranker_config(source, pooling=pooling, pair_tokens=None, dropout=None)
+        with refused("model", "unsupported-model", "it has no head that scores a pair"):
+            start_as_it_comes(tmp_path, toy.INLINE, config=config, most=512)
+
+
+def test_a_reranker_as_it_comes_keeps_its_head(tmp_path: Path, encoder: Path) -> None:
+    for name, options in {
+        "cls": {"pooling": "cls"},
+        "mean": {"pooling": "mean"},
+        "maxsim": {"pooling": "maxsim"},
+    }.items():
+        source = toy.started(tmp_path / name, toy.ranker_config(encoder, **options)) / "model"
+        (tmp_path / f"{name} again").mkdir()
+        config = toy.ranker_config(source, pooling=None, pair_tokens=None, dropout=None)
+        start_as_it_comes(tmp_path / f"{name} again", toy.INLINE, config=config, most=512)
+        saved = [read_json(folder / "model" / MODEL_CONFIG) for folder in (tmp_path / name, tmp_path / f"{name} again")]
+        assert saved[0]["pair_tokens"] == saved[1]["pair_tokens"]
+        weights = [sorted((tmp_path / folder / "model").rglob("*.safetensors")) for folder in (name, f"{name} again")]
+        for first, second in zip(*weights, strict=True):
+            before, after = load_file(first), load_file(second)
+            assert all(before[key].equal(after[key]) for key in before)
+
+
+def test_a_language_model_as_it_comes_scores_by_a_token(tmp_path: Path) -> None:
+    source = toy.write_encoder(tmp_path / "base", "mistral", head=True)
+    options = {"true_token": "y", "false_token": "n", "template": "query: {query} document: {document}"}
+    config = toy.ranker_config(source, pooling=None, pair_tokens=None, dropout=None, **options)
+    start_as_it_comes(tmp_path, toy.INLINE, config=config, most=64)
+    saved = read_json(tmp_path / "model" / MODEL_CONFIG)
+    assert (saved["pooling"], saved["pair_tokens"], saved["true_token"]) == ("token", 64, "y")
+    with refused("model", "unsupported-model", "it has no head that scores a pair"):
+        start_as_it_comes(tmp_path, toy.INLINE, config=config.model_copy(update=dict.fromkeys(options)), most=64)

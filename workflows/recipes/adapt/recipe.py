@@ -130,7 +130,7 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
     shared = {key: values["model"][key] for key in ("model", "revision", "layers", "dropout")}
     between = train.ranker.model_copy(update=RANKER_BETWEEN_ROUNDS)
     return {
-        **{key: values[key] for key in CollectionConfig.model_fields},
+        **{key: values[key] for key in CollectionConfig.model_fields if key in values},
         "recipe": "ar2",
         **{key: values[key] for key in ("rounds", "gate", "rerank")},
         "retriever": {

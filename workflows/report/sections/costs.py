@@ -6,7 +6,7 @@ from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost, cost_of, is_imported
-from sparring.workflows.systems.system import TimeSpent
+from sparring.workflows.systems.system import Charge, TimeSpent
 
 SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
 """The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
@@ -31,8 +31,8 @@ def spent_by(systems: Sequence[Row], stated: Sequence[SystemCost]) -> Sequence[S
 
 
 def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
-    """Yield for each system whose steps are all finished: seconds and bytes of its index, seconds a query, and its
-    value.
+    """Yield for each system whose steps are all finished: seconds and bytes of its index, seconds and money a query,
+    and its value. Money is None if nobody stated a price.
 
     The start of workers is left out, as it does not grow with the queries.
     """
@@ -41,7 +41,11 @@ def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iter
     for cost in systems:
         phases = {"expand": cost.expand, "rerank": cost.rerank, "retrieve": cost.retrieve}
         spent = [span for spans in phases.values() for span in spans]
-        steps = [*cost.index, *(step for span in spent for step in (span.step, span.over) if step is not None)]
+        steps = [
+            *(charge.step for charge in cost.charges),
+            *cost.index,
+            *(step for span in spent for step in (span.step, span.over) if step is not None),
+        ]
         records = {node.fingerprint: record for node in steps if (record := store.record(node)) is not None}
         if any(node.fingerprint not in records for node in steps):
             continue
@@ -59,6 +63,7 @@ def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iter
             "bytes": sum(store.sizes(cost.searched, *SEARCHED)),
             **{name: sum(spans) if spans else None for name, spans in times.items()},
             "query": sum(map(sum, times.values())),
+            "money": _money(cost.charges, records),
             "measure": measure,
             "value": mean_and_deviation(values)[0] if values else None,
         }
@@ -73,8 +78,19 @@ def _each(spent: TimeSpent, records: dict[str, Json]) -> float:
 def _of(spent: TimeSpent, records: dict[str, Json]) -> float:
     """Return the seconds of a step, or of the part of it that counts."""
     record = records[spent.step.fingerprint]
+    if spent.seconds is not None:
+        return float(record["summary"][spent.seconds])
     part, whole = (record["summary"].get(name, 0.0) for name in spent.share or ("", ""))
     return busy(record) * (part / whole if whole else 1.0)
+
+
+def _money(charges: Sequence[Charge], records: dict[str, Json]) -> float | None:
+    """Return the money that a query takes. None if there is no price, or if an address counts no tokens."""
+    summaries = [records[charge.step.fingerprint]["summary"] for charge in charges]
+    prices = [charge.price.of(summary) for charge, summary in zip(charges, summaries, strict=True)]
+    if not charges or None in prices:
+        return None
+    return sum(price / max(1, summary["queries"]) for price, summary in zip(prices, summaries, strict=True) if price)
 
 
 def busy(record: Json) -> float:
