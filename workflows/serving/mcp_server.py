@@ -19,7 +19,7 @@ def check_package() -> None:
     """Raise UserError if the protocol's package is not installed."""
     if find_spec("mcp") is None:
         raise UserError(
-            "--mcp: the package mcp is not installed. Install it: pip install 'mcp>=2' (the extra sparring[mcp]).",
+            "--mcp: the package mcp is not installed. Install it: pip install 'mcp>=2'",
             code="missing-package",
         )
 

@@ -38,7 +38,6 @@ PROBES, EF = 16, 128
 """Cells of an inverted file and candidates of a graph that are looked at by default."""
 
 RETRIEVER = """\
-import faiss
 from sentence_transformers import SentenceTransformer
 (retriever := SentenceTransformer(stage["retriever"])).max_seq_length = stage["query_tokens"]
 vector = retriever.encode_query([query]).astype(stage["vectors"]).astype("float32")
@@ -48,6 +47,7 @@ encode_query(
     [query], truncate_dim=stage["dimensions"], normalize_embeddings=stage.get("normalize", False))\
 """
 NEAR = """\
+import faiss
 # More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
 hits = (index := faiss.read_index(stage["index"])).search(vector, stage["k"] * (2 - hasattr(index, "hnsw")))
 hits = sorted((-s, list(documents)[i], i) for s, i in zip(hits[0][0].tolist(), hits[1][0].tolist()) if i >= 0)
@@ -84,10 +84,14 @@ class DenseStage(RetrieverStage):
         """Name the number of documents."""
         return f"`{name}`: the retriever lists the {self.k} documents nearest to the query's vector."
 
+    @property
+    def encoding(self) -> str:
+        """Lines of a program that compute `vector`, (1, d), of the query."""
+        return RETRIEVER if self.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)
+
     def lines(self, system: Any, name: str) -> str:
         """Search a FAISS index, and keep the vectors if another stage reads them."""
-        encode = RETRIEVER if self.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)
-        return encode + NEAR + (KEPT if system.is_needed(name) else "")
+        return self.encoding + NEAR + (KEPT if system.is_needed(name) else "")
 
     @classmethod
     def details(cls, path: Callable[[str, str], str], model: Mapping[str, Any], search: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Databases that `export --to URL` sends a system's documents to, one per file (`components.systems.database`)."""
