@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparring.components import modules
 from sparring.components.systems import database
 from sparring.components.systems.database import Address, Batch, Layout, Sent, VectorDatabase
 from tests.support import databases
