@@ -63,9 +63,7 @@ def test_a_client_that_is_not_installed(name: str, package: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, package, None)
     with refused(key="--to", code="missing-package") as caught:
         database.find(name)
-    wanted = (
-        database.find.__globals__["modules"].load(f"components.systems.databases.{name}").Database.packages[package]
-    )
+    wanted = modules.load(f"components.systems.databases.{name}").Database.packages[package]
     assert f"pip install '{wanted}'" in str(caught.value)
 
 
