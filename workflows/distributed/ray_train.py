@@ -54,6 +54,8 @@ def fit(queue: Any, spec: GroupSpec, storage: Path) -> Exception | None:
     """
     while True:
         nodes = living_nodes() if spec.wait_seconds else set()
+        if spec.least < spec.workers:
+            look_for_nodes()
         error = _fit(queue, spec, storage)
         if error is None:
             return None
@@ -68,6 +70,18 @@ def living_nodes() -> set[str]:
     import ray
 
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def look_for_nodes() -> None:
+    """Let Ray Train see which nodes have joined and which are lost. By itself it looks every 20 s, and would wait for
+    workers on lost nodes."""
+    import ray
+    from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+        get_or_create_autoscaling_coordinator,
+    )
+
+    coordinator: Any = get_or_create_autoscaling_coordinator()
+    ray.get(coordinator.get_reserved_resources.remote("sparring", recompute=True))
 
 
 def is_one_lost(nodes: set[str]) -> bool:

@@ -152,6 +152,7 @@ class Nodes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *fits: tuple[str, Exception | None]) -> None:
         self.living, self.fits = {"head", "one", "other"}, list(fits)
         monkeypatch.setattr(ray_train, "living_nodes", lambda: set(self.living))
+        monkeypatch.setattr(ray_train, "look_for_nodes", lambda: None)
         monkeypatch.setattr(ray_train, "NOTICE_SECONDS", 0.1)
         monkeypatch.setattr(ray_train, "_fit", self._fit)
 
