@@ -120,7 +120,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as caught:
         mcp_server.check_package()
     assert caught.value.code == "missing-package"
-    assert "sparring[mcp]" in str(caught.value)
+    assert "pip install 'mcp>=2'" in str(caught.value)
 
 
 @pytest.mark.parametrize("words", [("--port", "9"), ("--host", "0.0.0.0"), ("--without-token",)])
