@@ -30,7 +30,7 @@ from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.systems import deployable
 from sparring.workflows.systems.dense import Dense
 
-ALONE = ("directory", "groups", "adapters", "onnx")
+ALONE = ("directory", "groups", "adapters", "onnx", "onnx_precision")
 """Arguments of `export` that concern a folder."""
 
 
@@ -67,7 +67,7 @@ def call(arguments: argparse.Namespace) -> None:
     """Send the documents, write the program, and print how to use it."""
     for key in ALONE:
         if getattr(arguments, key):
-            option = "DIRECTORY" if key == "directory" else f"--{key}"
+            option = "DIRECTORY" if key == "directory" else f"--{key.replace('_', '-')}"
             raise UserError(f"{option}: a database has no such thing. Use either {option} or {KEY}.", code="conflict")
     address = Address.of(arguments.to)
     kind = database.find(address.name)

@@ -143,6 +143,7 @@ def test_no_output_has_the_password(run: Place, folder: Path, tmp_path: Path, sa
     [
         (["out", "--to", "sqlite:///a.db"], "DIRECTORY"),
         (["--to", "sqlite:///a.db", "--onnx"], "--onnx"),
+        (["--to", "sqlite:///a.db", "--onnx-precision", "int8"], "--onnx-precision"),
         (["--to", "a.db"], "--to"),
         (["--to", "sqlite:///a.db", "--system", "no such"], "--system"),
         (["--to", "sqlite:///a.db", "--name", "A B"], "--name"),
