@@ -121,7 +121,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _listed(system: Any, root: str) -> dict[str, dict[str, Any]]:
     """Return what a file system says of the files below a path, by their names inside. A file is named ""."""
-    if isinstance(system.protocol, str | tuple) and "http" in system.protocol:  # a page has links, and no files
+    if "http" in system.protocol:  # a page has links, and no files
         return {"": {**system.info(root), "name": root}}
     files: dict[str, dict[str, Any]] = system.find(root, detail=True)
     top = root.rstrip("/")

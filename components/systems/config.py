@@ -143,8 +143,8 @@ class SystemConfig(Config):
         """Tell whether a stage's scores are BM25's, in which 0 means that no word is shared."""
         return self.stages[name].is_lexical(self)
 
-    def is_needed(self, name: str) -> bool:
-        """Tell whether another stage reads the documents' vectors, or searches in the index, of a stage."""
+    def data_is_read(self, name: str) -> bool:
+        """Tell whether another stage reads a stage's data: the documents' vectors, or the index of words."""
         return any(stage.needs and stage.of == name for _, stage in self.of_kind(LaterStage))
 
     @property

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sparring.components.retrieval.stage import StageConfig
 from sparring.components.systems.documents import Documents
@@ -61,6 +61,11 @@ class LaterStage(StageConfig):
     of: Any
     """Name of the stage that is read, or names of several."""
 
+    searches: ClassVar[bool] = False
+    """True if it searches the documents itself."""
+    needs: ClassVar[Literal["vectors", "words"] | None] = None
+    """Data that the stage `of` must have: a vector of each document, or an index of words."""
+
     @property
     def inputs(self) -> list[str]:
         """Names of the stages whose rankings this one reads."""
@@ -70,16 +75,6 @@ class LaterStage(StageConfig):
     def depth_read(self) -> int:
         """Number of documents that the ranking `of` needs. 0 if any number will do."""
         return 0
-
-    @property
-    def searches(self) -> bool:
-        """True if it searches the documents itself."""
-        return False
-
-    @property
-    def needs(self) -> Literal["vectors", "words"] | None:
-        """Data that the stage `of` must have: a vector of each document, or an index of words."""
-        return None
 
     def reach(self, config: SystemConfig) -> int:
         """Return the largest number of documents that the stage can rank."""

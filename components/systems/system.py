@@ -87,7 +87,7 @@ class LoadedSystem:
             options |= models()
         for name, stage in config.stages.items():
             if isinstance(stage, RetrieverStage):
-                parts[name] = _retriever(folder, stage, documents, options, rows=config.is_needed(name))
+                parts[name] = _retriever(folder, stage, documents, options, rows=config.data_is_read(name))
             elif name not in parts:
                 parts[name] = stage.open(folder, options)
         return cls(config, documents, parts).wait()

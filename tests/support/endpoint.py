@@ -30,7 +30,7 @@ def vector(text: str) -> list[float]:
 
 
 class Endpoint(ThreadingHTTPServer):
-    """What it was asked, and what it answered."""
+    """An address that remembers its requests and its answers."""
 
     daemon_threads = True
 

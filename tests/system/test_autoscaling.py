@@ -52,7 +52,7 @@ session.stop_ray()
 
 
 def _listens(port: int) -> bool:
-    """Whether a program listens at a port of this machine."""
+    """Tell whether a program listens at a port of this machine."""
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 

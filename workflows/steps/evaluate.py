@@ -190,9 +190,8 @@ def results(
     values. `answers` says how answers were searched for, if they were. An analysis of the system's vectors may be added
     for the report. A comparison is {system, baseline}, made on every collection and split that both were measured on.
     If its system is None, the leading system and the system to deploy are compared with the baseline, unless they are
-    the baseline. `selection` is
-    the artifact of `select`. Its pair is compared first, or it says why nothing was selected; `leading` in the metrics
-    has the outcome.
+    the baseline. `selection` is the artifact of `select`. Its pair is compared first, or it says why nothing was
+    selected; `leading` in the metrics has the outcome.
     """
     lead = leading(selection, comparisons)
     first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []

@@ -125,7 +125,7 @@ class Library:
             *rounding.values(),
         )
         documents = self.documents(plan.deployment.data)
-        nearest, vectors = self._index(dense, len(documents.sorted), rows=plan.config.is_needed(name))
+        nearest, vectors = self._index(dense, len(documents.sorted), rows=plan.config.data_is_read(name))
         if (by := dense.rescored_by) is not None:
             nearest = self._rescored(nearest, dense, by)
         return LoadedRetriever(encoder, documents, nearest, vectors)

@@ -91,7 +91,7 @@ class DenseStage(RetrieverStage):
 
     def lines(self, system: Any, name: str) -> str:
         """Search a FAISS index, and keep the vectors if another stage reads them."""
-        return self.encoding + NEAR + (KEPT if system.is_needed(name) else "")
+        return self.encoding + NEAR + (KEPT if system.data_is_read(name) else "")
 
     @classmethod
     def details(cls, path: Callable[[str, str], str], model: Mapping[str, Any], search: Any) -> dict[str, Any]:

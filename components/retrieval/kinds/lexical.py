@@ -145,7 +145,7 @@ class LexicalStage(BM25Config, FirstStage):
             options = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
             lines += "from pyserini.analysis import get_lucene_analyzer\n"
             lines += f"searcher.set_analyzer(get_lucene_analyzer({options}))\n"
-        kept = KEPT_WORDS if system.is_needed(name) else ""
+        kept = KEPT_WORDS if system.data_is_read(name) else ""
         return lines + (RM3 if self.rm3 is not None else "") + WORDS + kept
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -237,13 +237,8 @@ class ExpansionStage(LaterStage):
             raise Invalid("fusion: accepted for several expansions of a query, and needed there", "needed-together")
         return self
 
-    @property
-    def searches(self) -> bool:
-        return True
-
-    @property
-    def needs(self) -> Literal["vectors", "words"]:
-        return "words"
+    searches: ClassVar[bool] = True
+    needs: ClassVar[Literal["vectors", "words"] | None] = "words"
 
     def is_lexical(self, system: Any) -> bool:
         """Return True: an index of words is searched."""

@@ -1,6 +1,6 @@
 """Reranking by reciprocal nearest neighbours, as a stage."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -58,9 +58,7 @@ class NeighboursStage(NeighboursRerankConfig, LaterStage):
     def depth_read(self) -> int:
         return self.context
 
-    @property
-    def needs(self) -> Literal["vectors", "words"]:
-        return "vectors"
+    needs: ClassVar[Literal["vectors", "words"] | None] = "vectors"
 
     def rank(self, name: str, search: Search) -> None:
         """Rerank by the vectors of the queries and of their first documents."""
