@@ -31,6 +31,8 @@ class StageConfig(Config):
 
     in_java: ClassVar[bool] = False
     """True if Lucene searches, in a thread of its own."""
+    is_last: ClassVar[bool] = False
+    """True if no other stage can read it."""
     has: ClassVar[Literal["vectors", "words"] | None] = None
     """Data that other stages can read of it: a vector of each document, or an index of words."""
 

@@ -6,20 +6,18 @@ system's folder.
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, SerializeAsAny, WrapValidator, model_validator
 
+from sparring.components import modules
 from sparring.components.config import Config, Damaged, Invalid, UserError, listing, parse
 from sparring.components.files import check_whole
 from sparring.components.retrieval.kind import index_kind_named
 from sparring.components.retrieval.stage import FirstStage, StageConfig
 from sparring.components.systems.searching import LaterStage
-from sparring.components.systems.stages.expansion import ExpansionStage
-from sparring.components.systems.stages.fused import FusedStage
-from sparring.components.systems.stages.neighbours import NeighboursStage
-from sparring.components.systems.stages.ranker import RankerStage
 from sparring.components.systems.stages.reader import ReaderStage
 from sparring.components.yaml_files import read_text
 
@@ -33,25 +31,26 @@ DOCUMENTS = "documents.jsonl"
 VERSION = 2
 AGAIN = "export the system again"
 """Advice for a folder that differs from the export."""
-LATER: dict[str, type[StageConfig]] = {
-    "expansion": ExpansionStage,
-    "neighbours": NeighboursStage,
-    "fused": FusedStage,
-    "ranker": RankerStage,
-    "reader": ReaderStage,
-}
-"""Classes of the stages that read other stages' rankings, by kind."""
+
+
+@cache
+def _later_stage(kind: str) -> type[LaterStage] | None:
+    """Find the class of the stages of a kind that read other stages' rankings. None if no module has the kind's
+    name."""
+    module = f"components.systems.stages.{kind}"
+    stage: type[LaterStage] | None = None if modules.file_of(module) is None else modules.load(module).Stage
+    return stage
 
 
 def _of_its_kind(value: Any, validate: Callable[[Any], StageConfig]) -> StageConfig:
-    """Read a stage as the kind that it names: one of `LATER`, or the first stage of a retriever kind."""
+    """Read a stage as the kind that it names: a module of `stages`, or a retriever kind."""
     if not isinstance(value, dict):
         return validate(value)
     name = value.get("kind")
     if not isinstance(name, str):
         raise Invalid("kind: it is needed, and is not there", "missing-key")
     try:
-        stage = LATER.get(name) or index_kind_named(name).stage
+        stage: type[StageConfig] = _later_stage(name) or index_kind_named(name).stage
     except UserError as error:
         raise Invalid(str(error), error.code) from None
     return stage.model_validate(value)
@@ -79,14 +78,11 @@ class SystemConfig(Config):
             for source in stage.inputs:
                 if source not in earlier:
                     raise Invalid(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}", "unknown-stage")
-                if isinstance(self.stages[source], ReaderStage):
+                if self.stages[source].is_last:
                     message = f"stages.{name}: {source!r} is a reader; accepted: a reader as the last stage"
                     raise Invalid(message, "reads-a-reader")
-            if isinstance(stage, LaterStage) and stage.needs and self.stages[stage.of].has != stage.needs:
-                message = f"stages.{name}.of: {stage.of!r} has no {stage.needs}; accepted: a stage that has them"
-                raise Invalid(message, f"no-{stage.needs}")
-            if isinstance(stage, FusedStage):
-                stage.weights(len(stage.of))
+            if isinstance(stage, LaterStage):
+                stage.check(name, self)
         read = {source for stage in self.stages.values() for source in stage.inputs}
         if unread := [name for name in list(self.stages)[:-1] if name not in read]:
             message = f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one"

@@ -16,7 +16,6 @@ from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.database import KEY, Layout, VectorDatabase, column
 from sparring.components.systems.example import STAGE, program
 from sparring.components.systems.searching import LaterStage
-from sparring.components.systems.stages.reader import ReaderStage
 
 DATA = """
 import os
@@ -44,7 +43,7 @@ scores["NAME"] = keep(words(query, stage["k"]))
 def check(config: SystemConfig) -> None:
     """Raise UserError if a stage of the system cannot work with a database."""
     for name, stage in config.stages.items():
-        works = isinstance(stage, DenseStage | LexicalStage | LaterStage) and not isinstance(stage, ReaderStage)
+        works = isinstance(stage, DenseStage | LexicalStage | LaterStage) and not stage.is_last
         if not works or (isinstance(stage, LaterStage) and stage.needs):
             raise UserError(
                 f"{KEY}: the stage `{name}` works with our own indexes only. Use --system NAME, with a system of dense "

@@ -18,6 +18,7 @@ from sparring.components.retrieval.lucene_search import Searcher
 from sparring.components.retrieval.stage import Nearest, Vectors
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.rankings import Ranking, reordered
+from sparring.components.systems.searching import Search
 from sparring.components.systems.stages.neighbours import NeighboursStage
 
 _java = ThreadPoolExecutor(1, "lucene")
@@ -43,6 +44,17 @@ class BM25:
         """Start a search, and return a function that waits for the rankings. `without` has each query's excluded
         document, or None."""
         return _java.submit(self._search, texts, k, without).result
+
+    def begin(self, name: str, search: Search, k: int) -> Callable[[], None]:
+        """Start a search for k documents of each query, and return a function that waits for the rankings and adds
+        them."""
+        wait = self(search.texts, k, search.without)
+
+        def finish() -> None:
+            with search.seconds.of("bm25"):
+                search.add(name, wait())
+
+        return finish
 
     def _search(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Ranking]:
         answers = self._searcher.result().search(texts, k + any(doc_id is not None for doc_id in without))
@@ -170,6 +182,17 @@ class LoadedRetriever:
         """Combine a model with a search among the documents' vectors. `vectors` reads the vectors of documents, for
         reranking by neighbours."""
         self.encode, self._nearest, self._documents, self._vectors = encoder, nearest, documents, vectors
+
+    def begin(self, name: str, search: Search, k: int) -> Callable[[], None]:
+        """Return a function that encodes the queries, lists k documents for each, and adds the rankings."""
+
+        def finish() -> None:
+            with search.seconds.of("encode"):
+                search.vectors[name] = self.encode(search.texts)
+            with search.seconds.of("search"):
+                search.add(name, self.search(search.vectors[name], k, search.without))
+
+        return finish
 
     def search(self, queries: Any, k: int, without: Sequence[str | None]) -> list[Ranking]:
         """Find the k documents with the highest scores for each encoded query, equal ones in order of id. `without`

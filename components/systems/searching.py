@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from sparring.components.config import Invalid
 from sparring.components.retrieval.stage import StageConfig
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.rankings import Ranking
@@ -75,6 +76,12 @@ class LaterStage(StageConfig):
     def depth_read(self) -> int:
         """Number of documents that the ranking `of` needs. 0 if any number will do."""
         return 0
+
+    def check(self, name: str, config: SystemConfig) -> None:
+        """Raise Invalid unless the stage fits the stages that it reads."""
+        if self.needs and config.stages[self.of].has != self.needs:
+            message = f"stages.{name}.of: {self.of!r} has no {self.needs}; accepted: a stage that has them"
+            raise Invalid(message, f"no-{self.needs}")
 
     def reach(self, config: SystemConfig) -> int:
         """Return the largest number of documents that the stage can rank."""

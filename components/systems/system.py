@@ -12,7 +12,7 @@ import numpy as np
 from sparring.components.config import Damaged, UserError
 from sparring.components.data.tables import document_text
 from sparring.components.retrieval.kinds.lexical import LexicalStage
-from sparring.components.retrieval.stage import RetrieverStage
+from sparring.components.retrieval.stage import FirstStage, RetrieverStage
 from sparring.components.systems import config as configs
 from sparring.components.systems.config import SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
@@ -270,15 +270,10 @@ class LoadedSystem:
         """Search by each stage in order. Java searches while the retrievers do."""
         config, parts = self.config, self._parts
         search = Search(config, self.documents, parts, texts, without, spent)
-        waiting = {name: parts[name](texts, config.length(name, k), without) for name in self._in_java}
-        for name, _ in config.of_kind(RetrieverStage):
-            with spent.of("encode"):
-                search.vectors[name] = parts[name].encode(texts)
-            with spent.of("search"):
-                search.add(name, parts[name].search(search.vectors[name], config.length(name, k), without))
-        for name, wait in waiting.items():
-            with spent.of("bm25"):
-                search.add(name, wait())
+        first = [name for name, _ in config.of_kind(FirstStage)]
+        finish = {name: parts[name].begin(name, search, config.length(name, k)) for name in first}
+        for name in sorted(first, key=lambda name: config.stages[name].in_java):
+            finish[name]()
         for name, stage in config.of_kind(LaterStage):
             stage.rank(name, search)
         return search

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import InMemory
+from sparring.components.systems.searching import Search
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.serving.access import Application
 
@@ -94,27 +95,33 @@ def documents() -> InMemory:
 
 
 class Lists:
-    """A list for each query: the documents from the one that its length names on."""
+    """A first stage that lists documents from the place on that is the query's length."""
 
-    def __init__(self, *, later: bool) -> None:
-        self._later = later
+    def __init__(self, part: str) -> None:
+        """`part` is the name of the search in `Seconds`."""
+        self._part = part
         self.asked: list[list[str]] = []
-
-    def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Any:
-        lists = [[(f"d{(len(text) + at) % COUNT:02d}", 1 - at / 64) for at in range(k + 1)] for text in texts]
-        found = [[hit for hit in one if hit[0] != own][:k] for one, own in zip(lists, without, strict=True)]
-        return (lambda: found) if self._later else found
 
     def encode(self, texts: Sequence[str]) -> Sequence[str]:
         self.asked.append(list(texts))
         return texts
 
-    search = __call__
+    def begin(self, name: str, search: Search, k: int) -> Callable[[], None]:
+        def finish() -> None:
+            with search.seconds.of("encode"):
+                sizes = map(len, self.encode(search.texts))
+            with search.seconds.of(self._part):
+                ranks = range(k + 1)
+                lists = [[(f"d{(size + rank) % COUNT:02d}", 1 - rank / 64) for rank in ranks] for size in sizes]
+                pairs = zip(lists, search.without, strict=True)
+                search.add(name, [[hit for hit in hits if hit[0] != excluded][:k] for hits, excluded in pairs])
+
+        return finish
 
 
 def system(name: str, reads: Any = None, **stages: Any) -> tuple[LoadedSystem, Lists]:
     """A system of such lists, and the retriever's. `reads` answers for a reader."""
     tree = {"version": VERSION, "name": name, "documents": COUNT, "stages": stages}
-    lexical, dense = Lists(later=True), Lists(later=False)
+    lexical, dense = Lists("bm25"), Lists("search")
     parts = {"lexical": lexical, "dense": dense, "reader": reads}
     return LoadedSystem(SystemConfig.model_validate(tree), documents(), parts), dense

@@ -337,3 +337,6 @@ def _chosen(stage: ExpansionStage) -> str:
 
 def _model(stage: ExpansionStage) -> str:
     return "AutoModelForCausalLM" if stage.architecture == "causal" else "AutoModelForSeq2SeqLM"
+
+
+Stage = ExpansionStage

@@ -70,6 +70,10 @@ class FusedStage(FusionConfig, LaterStage):
         """Tell whether all scores are BM25's."""
         return all(map(system.is_lexical, self.of))
 
+    def check(self, name: str, config: Any) -> None:
+        """Raise Invalid if the weight fits another number of stages."""
+        self.weights(len(self.of))
+
     def reach(self, config: Any) -> int:
         """Return the number of documents that are kept."""
         return self.depth
@@ -104,3 +108,6 @@ def fusion_lines(fusion: FusionConfig, lexical: list[bool] | None) -> str:
     words = "[True] * len(lists)" if lexical is None else str(lexical)
     scaled = SCALED if fusion.normalise == "max-min" else UNSCALED
     return lines + scaled.replace("WORDS", words) + INTERPOLATED + BEST_FUSED
+
+
+Stage = FusedStage

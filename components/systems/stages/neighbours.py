@@ -78,3 +78,6 @@ class NeighboursStage(NeighboursRerankConfig, LaterStage):
         """Rerank by the vectors that the first stage keeps."""
         in_range = IN_RANGE if self.geometric == "max-min" else ""
         return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range).replace("OF", self.of)
+
+
+Stage = NeighboursStage

@@ -132,3 +132,6 @@ def weighted(scored: Ranking, weight: float, priors: Sequence[Prior]) -> Ranking
         (doc_id, sum([weight * score, *(prior * scores.get(doc_id, low) for scores, prior, low in tables)]))
         for doc_id, score in scored
     ]
+
+
+Stage = RankerStage

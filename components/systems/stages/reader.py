@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -65,6 +65,8 @@ class ReaderStage(LaterStage):
     precision: Literal["bf16", "fp32"] = "fp32"
     """Precision of the forward passes."""
 
+    is_last: ClassVar[bool] = True
+
     @property
     def depth_read(self) -> int:
         return self.passages
@@ -103,3 +105,6 @@ class ReaderStage(LaterStage):
         from sparring.components.systems.reading import AnswerWriter
 
         return AnswerWriter(folder / self.folder, precision=self.precision, new_tokens=self.new_tokens, **options)
+
+
+Stage = ReaderStage

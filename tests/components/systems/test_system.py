@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sparring.components.retrieval import quantised
 from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.loaded import LoadedRetriever
+from sparring.components.systems.searching import Search
 from sparring.components.systems.stages.neighbours import NeighboursStage
 from sparring.components.systems.system import LoadedSystem
 from tests.support.errors import refused
@@ -32,10 +34,10 @@ class Given(Documents):
 
 
 class Lists:
-    """Lists that are given for each query; BM25's come later."""
+    """A first stage with a list of documents for each query."""
 
-    def __init__(self, seed: str, k: int, *, later: bool) -> None:
-        self._seed, self._k, self._later, self.requests = seed, k, later, []
+    def __init__(self, seed: str, k: int) -> None:
+        self._seed, self._k, self.requests = seed, k, []
 
     def own(self, text: str) -> list[tuple[str, float]]:
         draw = random.Random(f"{self._seed} {text}")
@@ -43,17 +45,11 @@ class Lists:
         scores = sorted((float(np.float32(draw.random())) for _ in result), reverse=True)
         return [(f"d{number:02d}", score) for number, score in zip(result, scores, strict=True)]
 
-    def __call__(self, texts: list[str], k: int, without: list[str | None]) -> Any:
+    def begin(self, name: str, search: Search, k: int) -> Callable[[], None]:
         self.requests.append(k)
-        lists = [
-            [hit for hit in self.own(text) if hit[0] != itself][:k] for text, itself in zip(texts, without, strict=True)
-        ]
-        return (lambda: lists) if self._later else lists
-
-    def encode(self, texts: list[str]) -> list[str]:
-        return texts
-
-    search = __call__
+        pairs = zip(search.texts, search.without, strict=True)
+        lists = [[hit for hit in self.own(text) if hit[0] != excluded][:k] for text, excluded in pairs]
+        return lambda: search.add(name, lists)
 
 
 def judge(query: str, document: str) -> float:
@@ -67,7 +63,7 @@ def scorer(queries: list[str], documents: list[list[str]]) -> list[np.ndarray]:
 
 def system(**stages: Any) -> tuple[LoadedSystem, Lists, Lists]:
     """A system of lists of 8 and of 12 documents."""
-    lexical, dense = Lists("words", 8, later=True), Lists("near", 12, later=False)
+    lexical, dense = Lists("words", 8), Lists("near", 12)
     config = SystemConfig.model_validate({"version": VERSION, "name": "x", "documents": COUNT, "stages": stages})
     loaded = LoadedSystem(
         config,
