@@ -3,11 +3,11 @@
     SPARRING_BENCH_SYSTEM=out/system make bench ARGS="-k serve"
 
 `out/system` is the folder of a retriever as `export --system "retriever 1"` writes it: both open its model, its index
-and its documents. Both run in their own processes on the same cores as the clients. A client asks for ten documents
-of one query, waits for the answer and asks again; every query of a level is another one. `-k embeddings` asks for the
-vector of each query instead, from `/v1/embeddings`. An answer that is not ten documents or a vector, or an error,
-counts as lost. SPARRING_BENCH_REQUESTS is for all levels together, SPARRING_BENCH_PEER_REQUESTS
-for the peer where it is slow.
+and its documents. Both run in their own processes on the same cores as the clients. A client asks for ten documents of
+one query, waits for the answer and asks again; every query of a level is another one. `-k embeddings` asks for the
+vector of each query instead, from `/v1/embeddings`. With the folder of `ranker over retriever 1`, a client asks for the
+order of ten documents, from `/v1/rerank`. An answer that is not whole, or an error, counts as lost.
+SPARRING_BENCH_REQUESTS is for all levels together, SPARRING_BENCH_PEER_REQUESTS for the peer where it is slow.
 """
 
 from __future__ import annotations
@@ -48,20 +48,36 @@ HEAD = ["clients", "who", "requests", "lost", "requests/s", "p50 ms", "p95 ms", 
 class Asking(NamedTuple):
     """A kind of request."""
 
+    title: str
+    stage: str
+    """Stage that a system must end with."""
     path: str
-    body: Callable[[str], dict[str, Any]]
-    """Function from a text to the request."""
+    body: Callable[[list[str]], dict[str, Any]]
+    """Function from a query and more texts to the request."""
     is_whole: Callable[[dict[str, Any]], bool]
     """Function that tells whether an answer has what was asked for."""
 
 
 SEARCH = Asking(
-    "/search", lambda text: {"queries": [text], "k": K}, lambda tree: len(tree["results"][0]["documents"]) == K
+    "Search service",
+    "dense",
+    "/search",
+    lambda texts: {"queries": texts[:1], "k": K},
+    lambda tree: len(tree["results"][0]["documents"]) == K,
 )
 EMBED = Asking(
+    "Service of embeddings",
+    "dense",
     "/v1/embeddings",
-    lambda text: {"input": [text], "model": "dense"},
+    lambda texts: {"input": texts[:1], "model": "dense"},
     lambda tree: len(tree["data"][0]["embedding"]) > 1,
+)
+RERANK = Asking(
+    "Service of reranking",
+    "ranker",
+    "/v1/rerank",
+    lambda texts: {"query": texts[0], "documents": texts[1:], "model": "ranker"},
+    lambda tree: len(tree["results"]) == K,
 )
 
 
@@ -85,12 +101,15 @@ class Load(NamedTuple):
         return [str(clients), who, f"{len(self.times):,}", str(self.lost.total()), f"{self.rate:,.0f}", *parts]
 
 
-@pytest.mark.parametrize(("title", "asking"), [("Search service", SEARCH), ("Service of embeddings", EMBED)])
-def test_serve(title: str, asking: Asking) -> None:
+@pytest.mark.parametrize("asking", [SEARCH, EMBED, RERANK], ids=["search", "embeddings", "rerank"])
+def test_serve(asking: Asking) -> None:
     folder = os.environ.get("SPARRING_BENCH_SYSTEM")
     if not folder:
         pytest.skip("SPARRING_BENCH_SYSTEM names no exported system")
     place = Path(folder).resolve()
+    stages = json.loads((place / "system.json").read_text())["stages"]
+    if asking.stage != list(stages)[-1]:
+        pytest.skip(f"{place} does not end with a stage {asking.stage}")
     ours, theirs = free_port("127.0.0.1", 0), free_port("127.0.0.1", 0)
     serve = [sys.executable, "-m", "workflows", "serve", str(place), "--port", str(ours)]
     peer = [sys.executable, "-m", "tests.benchmarks.peer_search", str(place), str(theirs)]
@@ -104,29 +123,32 @@ def test_serve(title: str, asking: Asking) -> None:
             loads = [Load(0.0, [], Counter()) for _ in range(2)]
             for turn in range(TURNS):
                 for side, (port, count) in enumerate(((ours, REQUESTS), (theirs, PEER_REQUESTS))):
-                    asked = [queries[(turn + at * TURNS) % len(queries)] for at in range(round(count * share / TURNS))]
-                    loads[side] += asyncio.run(_load(port, asking, asked, clients))
+                    numbers = range(turn, round(count * share), TURNS)
+                    requests = [queries[number % len(queries)] for number in numbers]
+                    loads[side] += asyncio.run(_load(port, asking, requests, clients))
             rows += [load.row(clients, who) for load, who in zip(loads, ("Sparring", "peer"), strict=True)]
             ratios.append(f"{clients} clients {loads[0].rate / loads[1].rate:.2f}x")
             lost += loads[0].lost
             print(rows[-2:], *(load.lost for load in loads), flush=True)
-    precision = json.loads((place / "system.json").read_text())["stages"]["dense"]["precision"]
+    reranked = f" and {K} documents" if asking is RERANK else ""
     lines = [
-        f"A retriever over {len(queries):,} documents; one query of eight words in each request to {asking.path}. The "
-        f"system computes in {precision}, the peer in fp32.",
+        f"A collection of {len(queries):,} documents; one query of eight words{reranked} in each request to "
+        f"{asking.path}. Both compute in {stages[asking.stage]['precision']}.",
         f"Throughput, ours over theirs: {', '.join(ratios)}. Wanted: not slower.",
         f"Load of the machine when it ended: {os.getloadavg()[1]:.0f} processes that could run.",
         machine(ROOT, "fastapi", "sentence-transformers"),
     ]
-    write(title, 'make bench ARGS="-k serve"', HEAD, rows, lines)
+    write(asking.title, 'make bench ARGS="-k serve"', HEAD, rows, lines)
     assert lost == Counter()
 
 
-def _queries(folder: Path) -> list[str]:
-    """Eight words from the middle of each document."""
+def _queries(folder: Path) -> list[list[str]]:
+    """Eight words from the middle of each document, and ten documents from there on."""
     with (folder / "documents.jsonl").open(encoding="utf-8") as file:
-        texts = [json.loads(line)["text"].split() for line in file]
-    return [" ".join(words[len(words) // 2 :][:8]) for words in texts]
+        texts = [json.loads(line)["text"] for line in file]
+    words = [text.split() for text in texts]
+    queries = [" ".join(parts[len(parts) // 2 :][:8]) for parts in words]
+    return [[query, *(texts * 2)[place : place + K]] for place, query in enumerate(queries)]
 
 
 @contextmanager
@@ -148,7 +170,7 @@ def _started(command: list[str], port: int) -> Iterator[None]:
         process.wait(60)
 
 
-async def _load(port: int, asking: Asking, queries: list[str], clients: int) -> Load:
+async def _load(port: int, asking: Asking, queries: list[list[str]], clients: int) -> Load:
     """So many clients at once ask all queries."""
     coming, times, lost = iter(queries), [], Counter[str]()
     url = f"http://127.0.0.1:{port}{asking.path}"
