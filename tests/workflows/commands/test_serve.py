@@ -301,8 +301,8 @@ def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) ->
         assert page.run("document.activeElement.id") == "query"
         assert page.run("document.querySelectorAll('#columns section:nth-child(2) mark').length") > 0
         page.resize(390, 844)
-        assert page.run("document.documentElement.scrollWidth") <= 390
         page.wait("document.querySelectorAll('#columns section').length === 1")  # both systems in one list
+        assert page.run("document.documentElement.scrollWidth") <= 390
         buttons = "[...document.querySelectorAll('#columns li button:not([hidden])')]"
         assert min(page.run(f"{buttons}.map((button) => button.getBoundingClientRect().height)")) >= 40
         assert all(one.startswith(service.url) for one in page.requests)
