@@ -288,6 +288,7 @@ def test_every_module_is_imported_without_java_network_or_keys(tmp_path: Path) -
     """Nor does reading a module start a process: what asks for any of these is a step, when it runs."""
     code = """
 import importlib, socket, subprocess, sys
+import torch  # with CUDA it looks for libraries by /sbin/ldconfig
 class Denied(socket.socket):
     def connect(self, *arguments): raise AssertionError(f"connects to {arguments}")
 def denied(*arguments, **options): raise AssertionError(f"asks for {arguments}")
