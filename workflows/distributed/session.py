@@ -62,6 +62,8 @@ def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
         _require_token()
         # Nobody can see the metrics, and Ray never frees some of them: 2.6 GB in two hours of short steps.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
+        # Ray's own is 15, with which workers wait while other programs use all processors.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # No cloud takes this machine away, and each start of training workers would wait for the watcher's process.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     import logging
