@@ -8,6 +8,7 @@ one query, waits for the answer and asks again; every query of a level is anothe
 vector of each query instead, from `/v1/embeddings`. With the folder of `ranker over retriever 1`, a client asks for the
 order of ten documents, from `/v1/rerank`. An answer that is not whole, or an error, counts as lost.
 SPARRING_BENCH_REQUESTS is for all levels together, SPARRING_BENCH_PEER_REQUESTS for the peer where it is slow.
+SPARRING_BENCH_CLUSTER names the profile of a joined cluster: the peer is then our own service on Ray Serve.
 """
 
 from __future__ import annotations
@@ -111,10 +112,14 @@ def test_serve(asking: Asking) -> None:
     if asking.stage != list(stages)[-1]:
         pytest.skip(f"{place} does not end with a stage {asking.stage}")
     ours, theirs = free_port("127.0.0.1", 0), free_port("127.0.0.1", 0)
-    serve = [sys.executable, "-m", "workflows", "serve", str(place), "--port", str(ours)]
+    serve = [sys.executable, "-m", "workflows", "serve", str(place), "--port"]
     peer = [sys.executable, "-m", "tests.benchmarks.peer_search", str(place), str(theirs)]
+    names, title = ("Sparring", "peer"), asking.title
+    if cluster := os.environ.get("SPARRING_BENCH_CLUSTER"):
+        peer = [*serve, str(theirs), "--cluster", cluster]
+        names, title = ("uvicorn", "Ray Serve"), f"{title}, uvicorn and Ray Serve"
     queries, rows, ratios, lost = _queries(place), [], [], Counter[str]()
-    with _started(serve, ours), _started(peer, theirs):
+    with _started([*serve, str(ours)], ours), _started(peer, theirs):
         for port in (ours, theirs):
             asyncio.run(
                 _load(port, asking, queries[:50], 4)
@@ -126,7 +131,7 @@ def test_serve(asking: Asking) -> None:
                     numbers = range(turn, round(count * share), TURNS)
                     requests = [queries[number % len(queries)] for number in numbers]
                     loads[side] += asyncio.run(_load(port, asking, requests, clients))
-            rows += [load.row(clients, who) for load, who in zip(loads, ("Sparring", "peer"), strict=True)]
+            rows += [load.row(clients, who) for load, who in zip(loads, names, strict=True)]
             ratios.append(f"{clients} clients {loads[0].rate / loads[1].rate:.2f}x")
             lost += loads[0].lost
             print(rows[-2:], *(load.lost for load in loads), flush=True)
@@ -134,11 +139,11 @@ def test_serve(asking: Asking) -> None:
     lines = [
         f"A collection of {len(queries):,} documents; one query of eight words{reranked} in each request to "
         f"{asking.path}. Both compute in {stages[asking.stage]['precision']}.",
-        f"Throughput, ours over theirs: {', '.join(ratios)}. Wanted: not slower.",
+        f"Throughput, {names[0]} over {names[1]}: {', '.join(ratios)}. Wanted: not slower.",
         f"Load of the machine when it ended: {os.getloadavg()[1]:.0f} processes that could run.",
         machine(ROOT, "fastapi", "sentence-transformers"),
     ]
-    write(asking.title, 'make bench ARGS="-k serve"', HEAD, rows, lines)
+    write(title, 'make bench ARGS="-k serve"', HEAD, rows, lines)
     assert lost == Counter()
 
 
