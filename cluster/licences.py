@@ -84,23 +84,23 @@ def unlisted(name: str, expression: str) -> list[str]:
 
 
 def page() -> str:
-    """A table of every locked package with its version and licence."""
+    """A table of every package that users install, with its version and licence."""
     lines = [
         "# Licences",
         "",
-        "The licence of every package that a lock in `cluster/` names, as its metadata says. A test refuses a licence",
-        "that is not on the list in `cluster/licences.py`. Sparring itself is under Apache-2.0.",
+        "The licence of every package that Sparring installs, as its metadata says. A test refuses a licence that is",
+        "not on the list in `cluster/licences.py`, also for the packages of tests. Sparring is under Apache-2.0.",
         "",
     ]
-    lines += [f"- {name} ({of}): {why}." for name, (of, why) in BY_NAME.items()]
-    locks = {
-        "To run": ("requirements", "torch"),
-        "For checks and tests": ("development",),
-        "For this page": ("documentation",),
+    locks = {"To run": ("requirements", "torch"), "For this documentation": ("documentation",)}
+    tables = {
+        title: {name: version for lock in names for name, version in environment.versions(lock).items()}
+        for title, names in locks.items()
     }
-    for title, names in locks.items():
+    installed = {name for pins in tables.values() for name in pins}
+    lines += [f"- {name} ({of}): {why}." for name, (of, why) in BY_NAME.items() if name in installed]
+    for title, pins in tables.items():
         lines += ["", f"## {title}", "", "| package | version | licence |", "|---|---|---|"]
-        pins = {name: version for lock in names for name, version in environment.versions(lock).items()}
         lines += [f"| {name} | {version} | {licence(name)} |" for name, version in sorted(pins.items())]
     return "\n".join(lines) + "\n"
 

@@ -88,8 +88,8 @@ def _searched(pattern: regex.Pattern[str], text: str) -> bool:
         return pattern.search(text, timeout=SECONDS) is not None
     except TimeoutError:
         raise UserError(
-            f"the answer {pattern.pattern!r} takes more than {SECONDS} s to search in a single text. Use a regular "
-            "expression without nested repetitions such as (a+)+."
+            f"the answer {pattern.pattern!r} takes more than {SECONDS} s to search in a single text. Nested "
+            "repetitions such as (a+)+ are slow. Write it without them."
         ) from None
 
 

@@ -5,10 +5,10 @@ trained. SimCSE and DiffCSE (Chuang et al., 2022, Table 2.1) report Spearman's c
 together, `all`; SentEval itself the mean over its subsets, `mean` or weighted by their sizes, `wmean`. The three differ
 by several points on STS12 to STS16.
 
-A correlation is no mean over pairs. It becomes one by its influence values (Hampel, 1974): the correlation plus what
-each pair adds to it, as if the sample were weighted a little more at this pair. Their mean is exactly the correlation,
-and their standard error is the infinitesimal jackknife's (Jaeckel, 1972), which assumes no distribution but a hundred
-pairs or more. So intervals and paired comparisons of systems are made as for any measure with a value a query.
+Systems are compared pair by pair, so each correlation is written as a mean over pairs. A pair's value is the
+correlation plus the pair's influence on it (Hampel, 1974): the change if this pair had a little more weight. The
+standard error of these values is the infinitesimal jackknife's (Jaeckel, 1972). It assumes no distribution, and a
+hundred pairs or more.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple

@@ -34,8 +34,6 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"--split: got {split!r}; accepted: a word, such as train")
     if out.exists():
         raise UserError(f"{out}: is there already; accepted: a new folder")
-    if not out.absolute().parent.is_dir():
-        raise UserError(f"{out.parent}: there is no such folder")
     check_output(out, "another DIRECTORY")
     folder, experiment = config, None
     if loading.is_system(config):

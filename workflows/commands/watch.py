@@ -113,7 +113,8 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     busy = [node for node in waiting if node.name in held]
     lines += [_busy(node, store, held) for node in busy]
     if waiting and not busy:
-        lines.append(f"  nothing is running; resume with: {again} (and the --cluster that it had)")
+        lines.append("  No step is running. A job that was just submitted may still be starting.")
+        lines.append(f"  Otherwise resume with: {again} (and the --cluster that it had)")
     if waiting and not busy and (runs := other_runs(experiment)):
         lines.append("  other runs of this config, which `show` takes too:")
         lines += [f"    {folder}{_set(experiment, folder)}" for folder in runs]

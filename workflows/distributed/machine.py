@@ -140,8 +140,10 @@ def resolve_machine(cluster: Cluster, store: Path | None = None, *, trials: int 
     machine.check()
     if joins and store is not None:
         if cluster.device == "auto":
-            device = "GPUs" if machine.cuda else "CPUs"
-            print(f"device: auto: models run on {device}: there are {machine.gpus:g} GPUs", file=sys.stderr)
+            devices = (
+                f"models run on {machine.gpus:g} GPUs" if machine.cuda else "no GPU was found, so models run on CPUs"
+            )
+            print(f"device: auto: {devices}", file=sys.stderr)
         nodes.check_nodes(ray_session(cluster), store)
     return machine
 

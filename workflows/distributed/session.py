@@ -90,11 +90,12 @@ def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
                 dashboard = ray.init(address=cluster.address, **quiet).dashboard_url
         except ConnectionError as error:
             token = os.environ.get("RAY_AUTH_MODE") != "token"
+            refused = "set RAY_AUTH_MODE=token" if token else "copy its ~/.ray/auth_token to this machine"
             raise UserError(
-                f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}); "
-                + ("where it asks for a token: `export RAY_AUTH_MODE=token`; or " if token else "")
-                + "start one (`ray start --head`), name another address, or leave it out to start Ray on this machine; "
-                "for a cluster that is not here, `plan --estimate` asks no Ray where the profile has `hardware`"
+                f"cluster: address: {cluster.address}: no Ray answers there ({str(error).splitlines()[0]}). Start one "
+                "(`ray start --head`), name another address, or leave the address out to start Ray on this machine. If "
+                f"a Ray runs there and refuses this machine's token, {refused}. For a cluster that is not here, `plan "
+                "--estimate` asks no Ray if the profile has `hardware`."
             ) from None
         except RuntimeError as error:
             if "Version mismatch" not in str(error):  # Ray has no type for it

@@ -97,7 +97,9 @@ class Gate:
             detail = "this service answers to localhost and this machine's own loopback addresses alone"
             return problem(path, 403, detail)
         if self._token is not None and path not in OPEN and not self._knows(headers):
-            refused = problem(path, 401, "a token is needed: Authorization: Bearer TOKEN")
+            wrong = "This token is not accepted. Use the token that the service was started with."
+            missing = "A token is needed. Send it in the header `Authorization: Bearer TOKEN`."
+            refused = problem(path, 401, wrong if "authorization" in headers else missing)
             refused.headers["www-authenticate"] = "Bearer"
             return refused
         length, limit = headers.get("content-length", "0"), _limit(path)

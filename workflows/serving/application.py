@@ -193,12 +193,15 @@ def _tell_errors(app: FastAPI) -> None:
         if first["loc"] == ("body",):
             return problem(path, 422, "the body: accepted: a JSON object")
         place = first["loc"][1:]  # without `body`
-        return problem(path, 422, str(UserError(mistake(first, place))), key=key_of(first, place), code=code_of(first))
+        described = "; /openapi.json lists the keys" if first["type"] == "extra_forbidden" else ""
+        detail = str(UserError(mistake(first, place) + described))
+        return problem(path, 422, detail, key=key_of(first, place), code=code_of(first))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         # What FastAPI says of a body that it cannot even decode names nothing.
-        detail = UNDECODED if error.status_code == 400 else error.detail
+        known = {400: UNDECODED, 404: "there is no such path; /openapi.json lists the paths"}
+        detail = known.get(error.status_code, error.detail)
         return problem(request.scope["path"], error.status_code, detail, headers=error.headers)
 
     @app.exception_handler(OSError)

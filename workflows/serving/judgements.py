@@ -38,14 +38,14 @@ def write(out: Path, data: Path, marks: Iterable[Mark], split: str) -> Added:
     in `split`. A mark replaces the collection's judgement."""
     queries = pq.read_table(data / "queries.parquet", schema=QUERIES).to_pylist()
     qrels = pq.read_table(data / "qrels.parquet", schema=QRELS)
-    out.mkdir()
+    out.mkdir(parents=True)
     documents.write(data / "documents.parquet", out / "corpus.jsonl")
     return _write(out, queries, qrels, list(marks), split)
 
 
 def write_folder(out: Path, corpus: Path, marks: Iterable[Mark], split: str) -> Added:
     """Write the documents of an exported system with marks, which are then the only judgements."""
-    out.mkdir()
+    out.mkdir(parents=True)
     shutil.copyfile(corpus, out / "corpus.jsonl")
     return _write(out, [], QRELS.empty_table(), list(marks), split)
 

@@ -207,7 +207,9 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[0].splitlines()[-1] == "30 steps, 27 to run"
     assert place("show") == 0
     assert said()[0].startswith(
-        "tiny: 3 of 30 steps done, 27 to run\n  nothing is running; resume with: python -m workflows --store "
+        "tiny: 3 of 30 steps done, 27 to run\n"
+        "  No step is running. A job that was just submitted may still be starting.\n"
+        "  Otherwise resume with: python -m workflows --store "
     )
     run = f"python -m workflows --store {place.store} --runs {place.runs} run {place.config} --set k=30"
     assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2
@@ -337,7 +339,7 @@ def test_report_writes_the_page_anew(played: Place, tmp_path: Path, said: Said) 
     ("profile", "says"),
     [
         ({"mode": "inline", "device": "cuda"}, "cluster: device: cuda is asked for, and there is no GPU"),
-        ({"mode": "ray", "address": "auto"}, "cluster: address: auto: no Ray answers there (nobody there); where it "),
+        ({"mode": "ray", "address": "auto"}, "cluster: address: auto: no Ray answers there (nobody there). Start one"),
     ],
 )
 def test_a_profile_that_cannot_be_met_changes_nothing(

@@ -61,7 +61,8 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert lines == [
         f"tiny: 0 of {whole} steps done, {whole} to run; there is no store at {place.store}",
-        "  nothing is running; resume with: do it again (and the --cluster that it had)",
+        "  No step is running. A job that was just submitted may still be starting.",
+        "  Otherwise resume with: do it again (and the --cluster that it had)",
         f"  then: data, bm25 index, bm25 ranking (test), BM25 measures and {whole - 4} more",
     ]
     busy, bad = waiting[0], waiting[1]

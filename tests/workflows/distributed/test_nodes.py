@@ -35,7 +35,7 @@ def test_the_device_that_auto_chooses_is_printed(
 ) -> None:
     """So that the user sees when GPU nodes are still starting and would not be used."""
     resolve_machine(joined.model_copy(update={"device": "auto"}), tmp_path / "store")
-    assert capsys.readouterr().err == "device: auto: models run on CPUs: there are 0 GPUs\n"
+    assert capsys.readouterr().err == "device: auto: no GPU was found, so models run on CPUs\n"
     resolve_machine(joined, tmp_path / "store")
     assert capsys.readouterr().err == ""
 

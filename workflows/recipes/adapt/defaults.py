@@ -332,7 +332,7 @@ class _Resolving:
         updates = once if training.epochs else min(max(once, least), most)
         reason = f"{passes:g} x {count:,} {unit[0]} in batches of {training.batch}"
         if updates != once:
-            reason += f" are {once:,} updates; "
+            reason += f" make {once:,} update{'' if once == 1 else 's'}; "
             reason += f"raised to the minimum of {least:,}" if updates > once else f"cut to the maximum of {most:,}"
         self._note(f"{key}.updates", updates, reason + unit[1])
         return training.model_copy(update={"updates": updates, "epochs": None})
