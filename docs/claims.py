@@ -112,7 +112,7 @@ class Scope(NamedTuple):
 class Reading:
     """What one record says of a claim."""
 
-    ours: Ours
+    pair: Ours
     verdict: str
     scope: Scope = Scope()  # noqa: RUF009  (immutable)
     better: float | None = None
@@ -121,7 +121,7 @@ class Reading:
     """The comparison, turned so that a positive difference is as the claim says."""
     size: str = ""
     """How the difference compares with the paper's."""
-    why: str = ""
+    reason: str = ""
     """Why it cannot tell."""
 
 
@@ -158,72 +158,72 @@ def expected(table: str) -> Expected:
     return parse(Expected, read_based(path).get(KEY) or {}, where=f"configs/papers/{table}.yaml: {KEY}")
 
 
-def size(theirs: Theirs) -> tuple[float, float, str]:
+def size(published: Theirs) -> tuple[float, float, str]:
     """The paper's value of the better row, of the worse, as shares, and where it has them."""
-    paper = expected(theirs.table)
+    paper = expected(published.table)
     columns = {(item.measure, item.collection): item.values for item in paper.of}
-    values = columns.get((theirs.measure, theirs.collection))
+    values = columns.get((published.measure, published.collection))
     if values is None:
         accepted = listing(" of ".join(filter(None, column)) for column in columns)
-        wanted = " of ".join(filter(None, (theirs.measure, theirs.collection)))
-        raise UserError(f"{theirs.table}: no column {wanted}; accepted: {accepted}")
-    for row in (theirs.better, theirs.worse):
+        wanted = " of ".join(filter(None, (published.measure, published.collection)))
+        raise UserError(f"{published.table}: no column {wanted}; accepted: {accepted}")
+    for row in (published.better, published.worse):
         if row not in values:
-            raise UserError(f"{theirs.table}: {theirs.measure} has no row {row!r}; accepted: {listing(values)}")
+            raise UserError(f"{published.table}: {published.measure} has no row {row!r}; accepted: {listing(values)}")
     scale = 100 if paper.unit == "percent" else 1
-    return values[theirs.better] / scale, values[theirs.worse] / scale, paper.source
+    return values[published.better] / scale, values[published.worse] / scale, paper.source
 
 
-def read(ours: Ours, claim: Claim | None = None) -> Reading:
+def read(pair: Ours, claim: Claim | None = None) -> Reading:
     """What a record says of one row being better than another, as the claim has it.
 
     UserError names a row or measure that the record does not have, and a record that was typed by hand.
     """
-    result = record(ours.record)
+    result = record(pair.record)
     if result is None:
-        if ours.record not in configs():
-            raise UserError(f"no record {ours.record!r} in docs/records, and no config of that name")
-        return Reading(ours, UNTOLD, why=f"no record yet; `sparring run {configs()[ours.record]}` measures it")
+        if pair.record not in configs():
+            raise UserError(f"no record {pair.record!r} in docs/records, and no config of that name")
+        return Reading(pair, UNTOLD, reason=f"no record yet; `sparring run {configs()[pair.record]}` measures it")
     if "transcribed" in result:
-        raise UserError(f"{ours.record} was typed by hand, and its artifacts are gone. It cannot decide a claim.")
+        raise UserError(f"{pair.record} was typed by hand, and its artifacts are gone. It cannot decide a claim.")
     means = result["means"]
-    for row in (ours.better, ours.worse):
+    for row in (pair.better, pair.worse):
         names = dict.fromkeys(mean["system"] for mean in means)
         if row not in names:
-            raise UserError(f"{ours.record} has no row {row!r}; rows: {listing(names)}")
+            raise UserError(f"{pair.record} has no row {row!r}; rows: {listing(names)}")
     place = [
-        mean for mean in means if mean["measure"] == ours.measure and ours.collection in (None, mean["collection"])
+        mean for mean in means if mean["measure"] == pair.measure and pair.collection in (None, mean["collection"])
     ]
     values = {item["system"]: item["value"] for item in place}
-    if not {ours.better, ours.worse} <= values.keys():
+    if not {pair.better, pair.worse} <= values.keys():
         pairs = dict.fromkeys(f"{mean['measure']} of {mean['collection']}" for mean in means)
-        wanted = ours.measure + (f" of {ours.collection}" if ours.collection else "")
-        raise UserError(f"{ours.record} has no {wanted} of both rows; it has: {listing(pairs)}")
+        wanted = pair.measure + (f" of {pair.collection}" if pair.collection else "")
+        raise UserError(f"{pair.record} has no {wanted} of both rows; it has: {listing(pairs)}")
     if len({item["collection"] for item in place}) > 1:
         places = dict.fromkeys(item["collection"] for item in place)
         raise UserError(
-            f"{ours.record} has {ours.measure} of several collections; `collection` is one of {listing(places)}"
+            f"{pair.record} has {pair.measure} of several collections; `collection` is one of {listing(places)}"
         )
-    means_of = {"better": values[ours.better], "worse": values[ours.worse]}
-    entry = _compared(result["comparisons"], ours, place[0]["collection"])
+    means_of = {"better": values[pair.better], "worse": values[pair.worse]}
+    entry = _compared(result["comparisons"], pair, place[0]["collection"])
     if entry is None:
-        return Reading(ours, UNTOLD, **means_of, why="the record has no test of this pair")
+        return Reading(pair, UNTOLD, **means_of, reason="the record has no test of this pair")
     word, scope = verdict(entry)
-    sizes = [size(item)[:2] for item in (claim.theirs if claim else []) if item.measure == ours.measure]
+    sizes = [size(item)[:2] for item in (claim.theirs if claim else []) if item.measure == pair.measure]
     compared, far = sizes_compared(entry, [better - worse for better, worse in sizes])
     if claim and claim.once and word != NOT_SHOWN:
         scope = Scope(once=claim.once)
-    return Reading(ours, SIGN_ONLY if far and word == HOLDS else word, scope, **means_of, entry=entry, size=compared)
+    return Reading(pair, SIGN_ONLY if far and word == HOLDS else word, scope, **means_of, entry=entry, size=compared)
 
 
-def _compared(comparisons: Sequence[Json], ours: Ours, collection: str) -> Json | None:
+def _compared(comparisons: Sequence[Json], pair: Ours, collection: str) -> Json | None:
     """The comparison of the two rows by the test that counts the most, as the claim has them; None for none."""
-    for sign, (system, baseline) in ((1, (ours.better, ours.worse)), (-1, (ours.worse, ours.better))):
+    for sign, (system, baseline) in ((1, (pair.better, pair.worse)), (-1, (pair.worse, pair.better))):
         entries = [
             comparison
             for comparison in comparisons
             if (comparison["system"], comparison["baseline"]) == (system, baseline)
-            and (comparison["measure"], comparison["collection"]) == (ours.measure, collection)
+            and (comparison["measure"], comparison["collection"]) == (pair.measure, collection)
         ]
         for entry in sorted(entries, key=lambda single: single["test"] != THE_METHOD)[:1]:
             ends = [None if entry.get(end) is None else sign * entry[end] for end in ("low", "high")]

@@ -171,7 +171,7 @@ def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
         where = dict.fromkeys([claim.where, *(_short(rule.size(pair)[2]) for pair in claim.theirs)])
         decides = rule.worst(pairs)
         actual = (
-            "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
+            "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.pair.measure}"
         )
         paper = ": ".join(filter(None, (", ".join(filter(None, where)), _papers(claim, decides))))
         lines.append(
@@ -182,7 +182,7 @@ def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
 
 def _papers(claim: Claim, decides: Reading | None) -> str:
     """The paper's difference, by the measure of the pair that decides if the paper has it."""
-    same = [their for their in claim.theirs if decides is not None and their.measure == decides.ours.measure]
+    same = [their for their in claim.theirs if decides is not None and their.measure == decides.pair.measure]
     for item in (same or claim.theirs)[:1]:
         better, worse, _ = rule.size(item)
         return f"{signed(better - worse)} {item.measure}"
@@ -204,7 +204,7 @@ def _ours(claim: Claim, readings: list[Reading], homes: dict[str, str]) -> list[
     """What each record says."""
     lines = _head("here", "difference", "p", "of", "run") if readings else []
     for reading in readings:
-        actual, entry = reading.ours, reading.entry
+        actual, entry = reading.pair, reading.entry
         place = f"{homes.get(actual.record)}#{_anchor(actual.record)}"
         run = f"[{actual.record}]({place})" if rule.record(actual.record) else f"`{actual.record}`"
         better, worse = (
@@ -213,7 +213,7 @@ def _ours(claim: Claim, readings: list[Reading], homes: dict[str, str]) -> list[
         )
         subject = f"{_measure(actual)}: {better} against {worse}"
         if entry is None:
-            lines.append(_cells(f"{reading.verdict}: {reading.why}", "", "", subject, run))
+            lines.append(_cells(f"{reading.verdict}: {reading.reason}", "", "", subject, run))
         else:
             report = f"{reading.verdict}{reading.scope}" + (f"; {reading.size}" if reading.size else "")
             lines.append(_cells(report, _difference(entry), _chance(entry), subject, run))

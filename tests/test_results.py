@@ -94,8 +94,8 @@ def compared(difference: float, holm: float | None, test: str = THE_METHOD, **re
     }
 
 
-def read(rule: Any, **ours: Any) -> Any:
-    return rule.read(rule.Ours(**{"record": "made", "better": "a", "worse": "b", "measure": "RR@10", **ours}))
+def read(rule: Any, **fields: Any) -> Any:
+    return rule.read(rule.Ours(**{"record": "made", "better": "a", "worse": "b", "measure": "RR@10", **fields}))
 
 
 def test_the_pages_are_current(pages: ModuleType) -> None:
@@ -153,13 +153,13 @@ def test_a_comparison_the_other_way_round_is_turned(rule: Any) -> None:
 def test_rows_that_were_not_compared_tell_nothing(rule: Any) -> None:
     rule.recorded(compared(0.1, 0.01))
     reading = read(rule, worse="c")
-    assert (reading.verdict, reading.why) == ("cannot be told here", "the record has no test of this pair")
+    assert (reading.verdict, reading.reason) == ("cannot be told here", "the record has no test of this pair")
 
 
 def test_a_record_that_is_not_there_yet_tells_nothing(rule: Any) -> None:
     reading = read(rule, record="simlm-starts")
     assert reading.verdict == "cannot be told here"
-    assert reading.why == "no record yet; `sparring run configs/simlm/starts.yaml` measures it"
+    assert reading.reason == "no record yet; `sparring run configs/simlm/starts.yaml` measures it"
 
 
 @pytest.mark.parametrize(

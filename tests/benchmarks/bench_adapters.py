@@ -77,13 +77,13 @@ def test_adapters(tmp_path_factory: pytest.TempPathFactory) -> None:
                 adapter={"rank": rank},
             ),
         )
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in starts}
+    timings: dict[str, list[tuple[float, float]]] = {name: [] for name in starts}
     for _ in range(TURNS):
         for name, place in starts.items():
-            found[name].append(_trained(world, place, groups))
+            timings[name].append(_trained(world, place, groups))
     rows = []
     for name, place in starts.items():
-        seconds, peak = (median(column) for column in zip(*found[name], strict=True))
+        seconds, peak = (median(column) for column in zip(*timings[name], strict=True))
         size = sum(path.stat().st_size for path in (place / "model").rglob("*.safetensors"))
         rows.append([name, figure(1 / seconds), figure(peak / 2**20), figure(size / 1e6)])
     lines = [
@@ -97,13 +97,13 @@ def test_adapters(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _trained(world: World, place: Path, groups: Path) -> tuple[float, float]:
     """Processor seconds of an update, and the process's peak of memory in bytes."""
     loss: dict[str, Any] = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
-    told = {
+    arguments = {
         "world": replace(world, retriever=place).told(),
         "groups": str(groups),
         "config": {"updates": UPDATES, "batch": BATCH, "losses": [loss]},
     }
     done = subprocess.run(
-        [sys.executable, "-c", ONE, json.dumps(told)],
+        [sys.executable, "-c", ONE, json.dumps(arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -39,13 +39,13 @@ def test_answers(collection: tuple[str, Path], tmp_path: Path) -> None:
     first, second = _rankings(data, tmp_path)
     rows = []
     for job, ranking, wanted in (("cold", first, 10), ("refresh, half of the documents new", second, 50)):
-        ours, theirs = _Ours(data, ranking, tmp_path), _Theirs(data, ranking)
-        compared = by_turns(ours, theirs)
-        assert ours.hits == theirs.hits
-        assert 0 < sum(ours.hits) < len(ours.hits)
-        rows.append(compared.row(f"answers, {job}", "Pyserini has_answers", "pairs/s", len(ours.hits), wanted))
+        subject, peer = _Ours(data, ranking, tmp_path), _Theirs(data, ranking)
+        compared = by_turns(subject, peer)
+        assert subject.hits == peer.hits
+        assert 0 < sum(subject.hits) < len(subject.hits)
+        rows.append(compared.row(f"answers, {job}", "Pyserini has_answers", "pairs/s", len(subject.hits), wanted))
     lines = [
-        f"{ASKED:,} queries of {name} with {FOUND} documents of BM25 each; {sum(ours.hits):,} pairs are hits.",
+        f"{ASKED:,} queries of {name} with {FOUND} documents of BM25 each; {sum(subject.hits):,} pairs are hits.",
         machine(ROOT, "pyserini"),
     ]
     write(f"Answer matching on {name}", 'make bench ARGS="-k answers"', HEAD, rows, lines)
@@ -107,11 +107,11 @@ def _asked(source: Path, data: Path) -> Path:
     texts = _column(data / "documents.parquet", "doc_id", "text")
     relevant = _column(source / "qrels.parquet", "query_id", "doc_id")
     queries = pq.read_table(source / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
-    chosen = [queries[at] for at in sorted(rng.permutation(len(queries))[:ASKED])]
+    chosen = [queries[row] for row in sorted(rng.permutation(len(queries))[:ASKED])]
     ids = sorted(texts)
     for query in chosen:
-        others = (texts[relevant[query["query_id"]]], texts[ids[rng.integers(len(ids))]])
-        query["answers"] = query["answers"] or [_words(text, rng) for text in others]
+        passages = (texts[relevant[query["query_id"]]], texts[ids[rng.integers(len(ids))]])
+        query["answers"] = query["answers"] or [_words(text, rng) for text in passages]
     pq.write_table(pa.Table.from_pylist(chosen, schema=QUERIES), data / "queries.parquet")
     return data
 
@@ -124,12 +124,12 @@ def _words(text: str, rng: np.random.Generator) -> str:
 
 def _rankings(data: Path, place: Path) -> list[Path]:
     """BM25's first documents, and those of which the second half is replaced by what BM25 finds next."""
-    index, found = place / "index", place / "found"
-    for folder in (index, found):
+    index, ranking = place / "index", place / "found"
+    for folder in (index, ranking):
         folder.mkdir()
     lucene_index(index, INLINE, data=data, config=LuceneIndexConfig())
-    lucene_search(found, INLINE, data=data, index=index, splits=["test"], k=FOUND * 3 // 2, config=BM25Config())
-    table = pq.read_table(found / "ranking.parquet")
+    lucene_search(ranking, INLINE, data=data, index=index, splits=["test"], k=FOUND * 3 // 2, config=BM25Config())
+    table = pq.read_table(ranking / "ranking.parquet")
     ranks, rankings = table["rank"].to_numpy(), []
     for number, kept in enumerate([ranks <= FOUND, (ranks <= FOUND // 2) | (ranks > FOUND)]):
         folder = place / f"ranking-{number}"

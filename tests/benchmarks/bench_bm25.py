@@ -63,9 +63,9 @@ def test_bm25_retrieval(collection: tuple[str, Path], tmp_path: Path) -> None:
     name, source = collection
     data = _asked(source, source, tmp_path / "data", QUERIES)
     index = _indexed(data, tmp_path)
-    ours, theirs = _Search(data, index, tmp_path, with_java(1, cores())), _PyseriniSearch(data, index)
-    compared = by_turns(ours, theirs)
-    assert ours.ranking == theirs.ranking
+    subject, peer = _Search(data, index, tmp_path, with_java(1, cores())), _PyseriniSearch(data, index)
+    compared = by_turns(subject, peer)
+    assert subject.ranking == peer.ranking
     against = f"Pyserini batch_search, {cores()} threads"
     rows = [compared.row("BM25 retrieval", against, "queries/s", QUERIES, 0.95)]
     documents = pq.read_metadata(data / "documents.parquet").num_rows
@@ -77,19 +77,19 @@ def test_bm25_workers(docstrings: Path, tmp_path: Path) -> None:
     many = repeated(docstrings, tmp_path / "many", SHARED)
     data = _asked(many, docstrings, tmp_path / "data", SEARCHED_BY_TWO)
     index = _indexed(data, tmp_path)
-    one, two = (_Search(data, index, tmp_path, with_java(workers, 1)) for workers in (1, 2))
-    compared = by_turns(two, one)
-    assert two.ranking == one.ranking
+    single, two = (_Search(data, index, tmp_path, with_java(workers, 1)) for workers in (1, 2))
+    compared = by_turns(two, single)
+    assert two.ranking == single.ranking
     rows = [compared.row("BM25, two workers of one thread", "one such worker", "queries/s", SEARCHED_BY_TWO, 1.7)]
-    about = f"The first {K} of {SHARED:,} documents (docstrings, repeated)."
-    write(f"BM25 over workers, {SEARCHED_BY_TWO:,} queries", COMMAND, HEAD, rows, [about, machine(ROOT, "pyserini")])
+    note = f"The first {K} of {SHARED:,} documents (docstrings, repeated)."
+    write(f"BM25 over workers, {SEARCHED_BY_TWO:,} queries", COMMAND, HEAD, rows, [note, machine(ROOT, "pyserini")])
 
 
 def test_bm25_index(collection: tuple[str, Path], tmp_path: Path) -> None:
     name, source = collection
     data = repeated(source, tmp_path / "data", INDEXED)
-    ours, theirs = _Index(data, tmp_path, with_java(1, cores())), _PyseriniIndex(data, tmp_path)
-    compared = by_turns(ours, theirs)
+    subject, peer = _Index(data, tmp_path, with_java(1, cores())), _PyseriniIndex(data, tmp_path)
+    compared = by_turns(subject, peer)
     against = f"Pyserini's index command, {cores()} threads"
     rows = [compared.row("BM25 index", against, "documents/s", INDEXED, 0.95)]
     lines = [f"{INDEXED:,} documents: those of {name}, repeated under new ids.", machine(ROOT, "pyserini")]
@@ -135,8 +135,8 @@ class _Search:
 
     @property
     def ranking(self) -> str:
-        found = pq.read_table(self._out / "ranking.parquet", columns=["query_id", "doc_id"]).to_pylist()
-        return digest(pair.values() for pair in found)
+        pairs = pq.read_table(self._out / "ranking.parquet", columns=["query_id", "doc_id"]).to_pylist()
+        return digest(pair.values() for pair in pairs)
 
 
 class _PyseriniSearch:
@@ -146,9 +146,9 @@ class _PyseriniSearch:
         self._index, self.ranking = index, ""
 
     def __call__(self) -> float:
-        said = _pyserini("search", str(self._index / "index"), str(K), input=self._queries)
-        self.ranking = said["ranking"]
-        return said["seconds"]
+        output = _pyserini("search", str(self._index / "index"), str(K), input=self._queries)
+        self.ranking = output["ranking"]
+        return output["seconds"]
 
 
 class _Index:

@@ -50,8 +50,8 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
             return plain()
 
     wanted = plain()
-    found = ours()
-    close = float((found * wanted).sum(1).min())
+    vectors = ours()
+    close = float((vectors * wanted).sum(1).min())
     job, tokens = "encode a corpus", int(encoder.lengths("document", rows).sum())
     share = 0.6 if few.device == "cpu" else 0.45
     table = [
@@ -75,7 +75,7 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
     write(f"Encoding {name}", 'make bench ARGS="-k test_encode"', HEAD, table, lines)
 
 
-def share_of_roofline(encoder: Encoder, precision: str, ours: Callable[[], Any], rows: np.ndarray) -> Compared:
+def share_of_roofline(encoder: Encoder, precision: str, subject: Callable[[], Any], rows: np.ndarray) -> Compared:
     """Ours against the products alone; the ratio is the share of the floor that is reached."""
     operations = encoder.inference.products.operations(encoder.lengths("document", rows))
     tokens, device = encoder.inference.batch_tokens, encoder.inference.device.type
@@ -83,7 +83,7 @@ def share_of_roofline(encoder: Encoder, precision: str, ours: Callable[[], Any],
     for _ in range(PAIRS):
         roofline._rate.cache_clear()
         rate = encoder.inference.products.rate(tokens=tokens, device=device, precision=precision)
-        seconds.append((seconds_of(ours), operations / rate))
+        seconds.append((seconds_of(subject), operations / rate))
     return Compared(seconds)
 
 
@@ -121,37 +121,37 @@ def test_refresh(few_of_each: tuple[str, World]) -> None:
     inputs = {"data": few.data, "tokens": few.tokens, "retriever": few.retriever, "config": EncodeConfig()}
 
     def encoding() -> dict[str, Any]:
-        vectors, asked = few.place("vectors"), few.place("queries")
+        vectors, query_vectors = few.place("vectors"), few.place("queries")
         encode_documents(vectors, few.machine, **inputs)
-        encode_queries(asked, few.machine, split="train", **inputs)
-        return {"vectors": vectors, "queries": asked}
+        encode_queries(query_vectors, few.machine, split="train", **inputs)
+        return {"vectors": vectors, "queries": query_vectors}
 
     def refresh() -> Any:
-        made, out = encoding(), few.place("ranking")
-        search(out, few.machine, data=few.data, **made, k=K, config=SearchConfig())
+        encoded, out = encoding(), few.place("ranking")
+        search(out, few.machine, data=few.data, **encoded, k=K, config=SearchConfig())
         return out / "ranking.parquet"
 
     model = theirs(few)
 
     def padded(texts: list[str], length: int) -> np.ndarray:
         """Tokenised again and padded to the most, in fp32, in the order they come."""
-        found = []
-        how = {"padding": "max_length", "truncation": True, "max_length": length, "return_tensors": "pt"}
+        parts = []
+        options = {"padding": "max_length", "truncation": True, "max_length": length, "return_tensors": "pt"}
         for start in range(0, len(texts), 128):
-            batch = model.tokenizer(texts[start : start + 128], **how).to(few.device)
+            batch = model.tokenizer(texts[start : start + 128], **options).to(few.device)
             with torch.inference_mode():
-                found.append(model(dict(batch))["sentence_embedding"].cpu().numpy())
-        return np.concatenate(found)
+                parts.append(model(dict(batch))["sentence_embedding"].cpu().numpy())
+        return np.concatenate(parts)
 
     def reference() -> Any:
-        vectors, asked = padded(documents, LENGTH), padded(queries, QUERY_LENGTH)
+        vectors, query_vectors = padded(documents, LENGTH), padded(queries, QUERY_LENGTH)
         index = faiss.IndexFlatIP(vectors.shape[1])
         index.add(vectors)
-        scores, places = index.search(asked, K)
+        scores, places = index.search(query_vectors, K)
         columns = [
-            table["query_id"].take(pa.array(np.repeat(np.arange(len(asked)), K))),
+            table["query_id"].take(pa.array(np.repeat(np.arange(len(query_vectors)), K))),
             doc_ids.take(pa.array(places.ravel())),
-            pa.array(np.tile(np.arange(1, K + 1, dtype=np.int32), len(asked))),
+            pa.array(np.tile(np.arange(1, K + 1, dtype=np.int32), len(query_vectors))),
             pa.array(scores.ravel()),
         ]
         with replacing(few.place("reference") / "ranking.parquet") as path:
@@ -182,13 +182,13 @@ def test_refresh(few_of_each: tuple[str, World]) -> None:
     write(f"Refresh of {name}", 'make bench ARGS="-k test_refresh"', HEAD, rows, lines)
 
 
-def overlap(one: Any, other: Any, depth: int) -> float:
+def overlap(ranking: Any, reference: Any, depth: int) -> float:
     """How much of the first documents of each query two rankings share."""
-    found = []
-    for path in (one, other):
+    pairs = []
+    for path in (ranking, reference):
         table = pq.read_table(path, filters=[("rank", "<=", depth)])
-        found.append(set(zip(table["query_id"].to_pylist(), table["doc_id"].to_pylist(), strict=True)))
-    return len(found[0] & found[1]) / len(found[0])
+        pairs.append(set(zip(table["query_id"].to_pylist(), table["doc_id"].to_pylist(), strict=True)))
+    return len(pairs[0] & pairs[1]) / len(pairs[0])
 
 
 def test_batches(few: World) -> None:

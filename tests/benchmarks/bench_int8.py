@@ -32,20 +32,24 @@ def test_int8(few_of_each: tuple[str, World]) -> None:
     def encoding(kind: str) -> Callable[[], np.ndarray]:
         return lambda: encoders[kind].represent("document", rows)[0]
 
-    job, ours = "encode a corpus, int8", encoding("int8")
+    job, subject = "encode a corpus, int8", encoding("int8")
     table = [
-        *(by_turns(ours, encoding(kind)).row(job, kind, "texts/s", len(rows), 1.2) for kind in kinds if kind != "int8"),
-        share_of_roofline(encoders["int8"], "int8", ours, rows).row(job, "the floor", "texts/s", len(rows), 0.6),
+        *(
+            by_turns(subject, encoding(kind)).row(job, kind, "texts/s", len(rows), 1.2)
+            for kind in kinds
+            if kind != "int8"
+        ),
+        share_of_roofline(encoders["int8"], "int8", subject, rows).row(job, "the floor", "texts/s", len(rows), 0.6),
     ]
     right = right_documents(few)
     queries = np.arange(len(few.queries()))
-    found = {
+    rankings = {
         kind: ranked(encoder.represent("query", queries)[0] @ encoder.represent("document", rows)[0].T, right)
         for kind, encoder in encoders.items()
     }
-    expected = found["fp32"][0]
+    expected = rankings["fp32"][0]
     lines = [f"{len(rows):,} documents, {len(queries):,} queries with one right document each."]
-    for kind, (places, quality) in found.items():
+    for kind, (places, quality) in rankings.items():
         shared = median(len(set(a) & set(b)) / DEPTH for a, b in zip(places, expected, strict=True))
         first = float((places[:, 0] == expected[:, 0]).mean())
         lines.append(
@@ -59,9 +63,12 @@ def right_documents(few: World) -> np.ndarray:
     """The row of each query's right document."""
     table = pq.read_table(few.data / "qrels.parquet").to_pydict()
     names = pq.read_table(few.data / "documents.parquet", columns=["doc_id"])["doc_id"].to_pylist()
-    asked = pq.read_table(few.data / "queries.parquet", columns=["query_id"])["query_id"].to_pylist()
-    of, place = dict(zip(table["query_id"], table["doc_id"], strict=True)), {name: i for i, name in enumerate(names)}
-    return np.asarray([place[of[name]] for name in asked])
+    query_ids = pq.read_table(few.data / "queries.parquet", columns=["query_id"])["query_id"].to_pylist()
+    relevant, place = (
+        dict(zip(table["query_id"], table["doc_id"], strict=True)),
+        {name: i for i, name in enumerate(names)},
+    )
+    return np.asarray([place[relevant[name]] for name in query_ids])
 
 
 def ranked(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -54,29 +54,31 @@ def test_neighbours() -> None:
 
 def measured(candidates: int, device: str) -> list[str]:
     """A row of the table."""
-    queries, documents = (one.to(device) for one in contexts(min(2000, max(4, 4_000_000 // candidates**2)), candidates))
+    queries, documents = (
+        vectors.to(device) for vectors in contexts(min(2000, max(4, 4_000_000 // candidates**2)), candidates)
+    )
     count, few, many = len(queries), 4, contexts_per_batch(candidates, device)
 
     def ours(config: NeighboursConfig, many: int) -> None:
         """In batches of so many; fetched, so that a GPU is waited for."""
-        found = [scores(*batch, config) for batch in zip(queries.split(many), documents.split(many), strict=True)]
-        torch.cat(found).cpu()
+        blocks = [scores(*batch, config) for batch in zip(queries.split(many), documents.split(many), strict=True)]
+        torch.cat(blocks).cpu()
 
     def theirs() -> None:
         for i in range(few):
-            one = inner_products(queries[i : i + 1], documents[i : i + 1])[0].cpu().numpy()
-            np.testing.assert_allclose(looped(one, CONFIG), wanted[i], atol=1e-3)
+            products = inner_products(queries[i : i + 1], documents[i : i + 1])[0].cpu().numpy()
+            np.testing.assert_allclose(looped(products, CONFIG), wanted[i], atol=1e-3)
 
     wanted = scores(queries[:few], documents[:few], CONFIG).cpu().numpy()
     loops = by_turns(lambda: ours(CONFIG, many), theirs)
-    others = by_turns(lambda: ours(CONFIG, 1), lambda: ours(EXTENDED, many))
+    turns = by_turns(lambda: ours(CONFIG, 1), lambda: ours(EXTENDED, many))
     together, ratios = 1000 * loops.ours / count, [ratio * count / few for ratio in loops.ratios]
     most = WANTED.get(candidates)
     return [
         str(candidates),
         figure(together),
-        figure(1000 * others.ours / count),
-        figure(1000 * others.theirs / count),
+        figure(1000 * turns.ours / count),
+        figure(1000 * turns.theirs / count),
         figure(1000 * loops.theirs / few),
         f"{median(ratios):.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f})",
         f"<= {most:g} ms" if most else "",
@@ -109,11 +111,11 @@ def looped(products: np.ndarray, config: NeighboursConfig) -> np.ndarray:
             if i in near[j]:
                 weights[i, j] = max(products[i, j], 0.0)
     connected = np.stack([weights[row[: config.k_exp]].mean(axis=0) for row in order])
-    found = np.empty(len(products) - 1, products.dtype)
+    similarities = np.empty(len(products) - 1, products.dtype)
     for i in range(1, len(products)):
         shared = np.minimum(connected[0], connected[i]).sum() / np.maximum(connected[0], connected[i]).sum()
-        found[i - 1] = config.mix * products[0, i] + (1 - config.mix) * shared
-    return found
+        similarities[i - 1] = config.mix * products[0, i] + (1 - config.mix) * shared
+    return similarities
 
 
 @pytest.mark.parametrize("documents", [50_000, 200_000])
@@ -158,10 +160,10 @@ def written(data: Path, vectors: Path, ranking: Path, documents: int, queries: i
     toy.write_document_vectors(vectors, (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes))
     np.save(vectors / "queries.npy", rng.standard_normal((queries, WIDTH), np.float32).astype(np.float16))
     (vectors / "queries.json").write_text(json.dumps(query_ids))
-    found = rng.integers(0, documents, (queries, candidates))
+    rows = rng.integers(0, documents, (queries, candidates))
     columns = {
         "query_id": np.repeat(query_ids, candidates),
-        "doc_id": np.array(doc_ids)[found.ravel()],
+        "doc_id": np.array(doc_ids)[rows.ravel()],
         "rank": np.tile(np.arange(1, candidates + 1), queries),
         "score": np.tile(-np.arange(candidates), queries),
     }

@@ -44,11 +44,11 @@ def test_plan(tmp_path: Path) -> None:
         [
             job,
             f"{steps}",
-            f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})",
+            f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f})",
             f"< {WANTED[job]:g}",
-            "yes" if median(each) < WANTED[job] else "no",
+            "yes" if median(times) < WANTED[job] else "no",
         ]
-        for job, each in seconds.items()
+        for job, times in seconds.items()
     ]
     head = ["job", "steps", "seconds (range)", "wanted", "reached"]
     write("The graph", 'make bench ARGS="-k plan"', head, rows, [machine(ROOT)])

@@ -114,8 +114,8 @@ def test_simcse(few: World) -> None:
         trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss)
         return float(trainer.train().metrics["train_runtime"])
 
-    found = by_turns(lambda: seconds_of_ours(few, "simcse", begins, config), theirs)
-    row = found.row(
+    turns = by_turns(lambda: seconds_of_ours(few, "simcse", begins, config), theirs)
+    row = turns.row(
         "SimCSE",
         f"SentenceTransformerTrainer, MultipleNegativesRankingLoss, {few.precision}",
         "texts/s",
@@ -161,18 +161,19 @@ class PlainSimLM(nn.Module):
             out = layer(hidden, attention_mask=unseen)
             hidden = out[0] if isinstance(out, tuple) else out
         losses = [
-            nn.functional.cross_entropy(self.language_model.cls(one)[text], input_ids[text]) for one in (states, hidden)
+            nn.functional.cross_entropy(self.language_model.cls(layer)[text], input_ids[text])
+            for layer in (states, hidden)
         ]
         return {"loss": losses[0] + losses[1]}
 
 
 def collate(texts: list[dict[str, Any]], starts: np.ndarray, rng: random.Random) -> dict[str, Tensor]:
     """A padded batch with nested whole-word masks, drawn word by word."""
-    width = max(len(one["input_ids"]) for one in texts)
+    width = max(len(text["input_ids"]) for text in texts)
     ids, attention, inside = (torch.zeros(len(texts), width, dtype=torch.long) for _ in range(3))
     masks = torch.zeros(len(texts), 2, width, dtype=torch.bool)
-    for row, one in enumerate(texts):
-        tokens = one["input_ids"]
+    for row, text in enumerate(texts):
+        tokens = text["input_ids"]
         ids[row, : len(tokens)] = torch.tensor(tokens)
         attention[row, : len(tokens)] = 1
         inside[row, 1 : len(tokens) - 1] = 1
@@ -200,7 +201,7 @@ def test_simlm(few: World) -> None:
     config = TrainConfig(updates=steps, batch=documents, warmup=0.0, losses=losses)
     tokenizer = AutoTokenizer.from_pretrained(str(begins / "model"))
     texts = few.documents(documents * steps)
-    told = [{"input_ids": ids} for ids in tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]]
+    examples = [{"input_ids": ids} for ids in tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]]
     starts = word_starts(begins / "model")
 
     def theirs() -> float:
@@ -221,13 +222,13 @@ def test_simlm(few: World) -> None:
             dataloader_num_workers=hands,
         )
         trainer = Trainer(
-            model=model, args=arguments, train_dataset=told, data_collator=lambda b: collate(b, starts, rng)
+            model=model, args=arguments, train_dataset=examples, data_collator=lambda b: collate(b, starts, rng)
         )
         return float(trainer.train().metrics["train_runtime"])
 
-    found = by_turns(lambda: seconds_of_ours(few, "simlm", begins, config, generator=drawn_by), theirs)
-    tokens = sum(len(one["input_ids"]) for one in told)
-    row = found.row("SimLM", f"Hugging Face's Trainer over its own modules, {few.precision}", "tokens/s", tokens, 1.3)
+    turns = by_turns(lambda: seconds_of_ours(few, "simlm", begins, config, generator=drawn_by), theirs)
+    tokens = sum(len(example["input_ids"]) for example in examples)
+    row = turns.row("SimLM", f"Hugging Face's Trainer over its own modules, {few.precision}", "tokens/s", tokens, 1.3)
     lines = [
         f"Batches of {documents} documents of {LENGTH} tokens at most, a frozen generator of three layers; "
         f"{steps} updates a turn, inside the loop.",

@@ -55,50 +55,50 @@ class Texts:
             {word for text in self._texts for word in text.split() if word.isascii() and word.isalpha()}
         )
 
-    def own(self, at: int) -> str:
+    def own(self, number: int) -> str:
         """The two words of a text that are its own."""
         count = len(self._words)
-        return f"{self._words[at * 7919 % count]} {self._words[at // count * 31 % count]}"
+        return f"{self._words[number * 7919 % count]} {self._words[number // count * 31 % count]}"
 
-    def text(self, at: int) -> str:
+    def text(self, number: int) -> str:
         """A document's text."""
-        return f"{self._texts[at % len(self._texts)]} {self.own(at)}"
+        return f"{self._texts[number % len(self._texts)]} {self.own(number)}"
 
-    def query(self, at: int) -> str:
+    def query(self, number: int) -> str:
         """A question for that document."""
-        return f"{self._texts[at % len(self._texts)][-20:]} {self.own(at)}"
+        return f"{self._texts[number % len(self._texts)][-20:]} {self.own(number)}"
 
 
 def write_collection(folder: Path, texts: Texts, documents: int, queries: dict[str, int]) -> Path:
     """A folder in BEIR's layout; each query has one relevant document."""
     (folder / "qrels").mkdir(parents=True)
     with (folder / "corpus.jsonl").open("w") as file:
-        for at in range(documents):
-            file.write(json.dumps({"_id": f"d{at}", "title": "", "text": texts.text(at)}) + "\n")
+        for document in range(documents):
+            file.write(json.dumps({"_id": f"d{document}", "title": "", "text": texts.text(document)}) + "\n")
     total = sum(queries.values())
-    places = iter(at * documents // total for at in range(total))
+    places = iter(query * documents // total for query in range(total))
     with (folder / "queries.jsonl").open("w") as file:
         for split, count in queries.items():
             with (folder / "qrels" / f"{split}.tsv").open("w") as qrels:
                 qrels.write("query-id\tcorpus-id\tscore\n")
-                for number, at in enumerate(islice(places, count)):
-                    file.write(json.dumps({"_id": f"{split}{number}", "text": texts.query(at)}) + "\n")
-                    qrels.write(f"{split}{number}\td{at}\t1\n")
+                for number, document in enumerate(islice(places, count)):
+                    file.write(json.dumps({"_id": f"{split}{number}", "text": texts.query(document)}) + "\n")
+                    qrels.write(f"{split}{number}\td{document}\t1\n")
     return folder
 
 
 def usual(tree: dict[str, Any]) -> dict[str, Any]:
     """A toy's config with shards, updates and batches of the usual size."""
     small = {"shard": None, "updates": 50, "batch": 32, "log_every": 10}
-    found = {}
+    values = {}
     for key, value in tree.items():
         if isinstance(value, dict):
             value = usual(value)
         if key not in small:
-            found[key] = value
+            values[key] = value
         elif small[key] is not None:
-            found[key] = small[key]
-    return found
+            values[key] = small[key]
+    return values
 
 
 def documents_tree(folder: Path, encoder: Path) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def sizes(recipe: str, share: int) -> tuple[int, dict[str, int]]:
     """Documents, and queries of each split, of the large collection or of a part of it."""
     if recipe == "DPR":
         return LARGE // share, {"train": FEW // 2, "dev": FEW // 4, "test": FEW // 4}
-    asked = QUERIES // share
-    return LARGE // 100, {"train": asked - asked // 20, "dev": FEW // 4, "test": asked // 20}
+    queries = QUERIES // share
+    return LARGE // 100, {"train": queries - queries // 20, "dev": FEW // 4, "test": queries // 20}
 
 
 def steps(place: tiny.Place, memory: Memory) -> Iterator[tuple[str, float, int, int, int]]:
@@ -145,7 +145,13 @@ def steps(place: tiny.Place, memory: Memory) -> Iterator[tuple[str, float, int, 
         files = [file for file in path.parent.rglob("*") if file.is_file()]
         began, seconds = record["started"], record["seconds"]
         most = memory.peak(began, began + seconds)
-        yield record["function"].rpartition(".")[2], seconds, most, len(files), sum(one.stat().st_size for one in files)
+        yield (
+            record["function"].rpartition(".")[2],
+            seconds,
+            most,
+            len(files),
+            sum(file.stat().st_size for file in files),
+        )
 
 
 @pytest.mark.parametrize("recipe", SHAPES)
@@ -154,7 +160,7 @@ def test_scale(recipe: str, docstrings: Path, tmp_path: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(locate_model(MODEL))
     encoder = toy.write_encoder(tmp_path / "encoder", tokenizer=tokenizer, num_hidden_layers=1)
-    texts, found = Texts(docstrings), []
+    texts, tables = Texts(docstrings), []
     for share in (10, 1):
         documents, queries = sizes(recipe, share)
         folder = write_collection(tmp_path / f"data-{share}", texts, documents, queries)
@@ -164,13 +170,13 @@ def test_scale(recipe: str, docstrings: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "workflows", *place.words("run", "--no-estimate", *UNTIL)]
         _, memory = watched(command, mapped=False, cwd=ROOT)
         kinds: dict[str, tuple[float, int, int, int]] = {}
-        for kind, *told in steps(place, memory):
+        for kind, *amounts in steps(place, memory):
             before = kinds.get(kind, (0.0, 0, 0, 0))
-            kinds[kind] = tuple(max(pair) for pair in zip(before, told, strict=True))
-        found.append(kinds)
+            kinds[kind] = tuple(max(pair) for pair in zip(before, amounts, strict=True))
+        tables.append(kinds)
         shutil.rmtree(place.folder)
         shutil.rmtree(folder)
-    part, whole = found
+    part, whole = tables
     rows = [
         [
             f"`{kind}`",

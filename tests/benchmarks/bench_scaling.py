@@ -125,8 +125,8 @@ def worker(rank: int, workers: int, kind: str, out: str) -> None:
     dist.barrier()
     if rank == 0:
         hidden = sum(max(0.0, min(b, d) - max(a, c)) for a, b in spans for c, d in backwards)
-        found = {"seconds": seconds, "hidden": hidden, "sending": sum(b - a for a, b in spans), "spans": spans}
-        Path(out, "found.json").write_text(json.dumps({**found, "backwards": backwards}))
+        record = {"seconds": seconds, "hidden": hidden, "sending": sum(b - a for a, b in spans), "spans": spans}
+        Path(out, "found.json").write_text(json.dumps({**record, "backwards": backwards}))
     os._exit(0)
 
 
@@ -138,8 +138,8 @@ def measured(workers: int, kind: str, out: Path) -> dict[str, Any]:
     subprocess.run(
         ["unshare", "-n", "bash", "-c", command + f"{workers} {kind} {out}"], cwd=ROOT, check=True, timeout=600
     )
-    found: dict[str, Any] = json.loads((out / "found.json").read_text())
-    return found
+    record: dict[str, Any] = json.loads((out / "found.json").read_text())
+    return record
 
 
 def namespaces() -> bool:
@@ -161,9 +161,9 @@ def test_scaling(tmp_path: Path) -> None:
     rows = [["1", "", figure(alone), "1x", "100%", ""]]
     for workers in WORKERS[1:]:
         for kind, name in KINDS.items():
-            found = measured(workers, kind, tmp_path / f"{kind}-{workers}")
-            seconds = median(found["seconds"])
-            hidden = f"{found['hidden'] / found['sending']:.0%}" if found["sending"] else ""
+            record = measured(workers, kind, tmp_path / f"{kind}-{workers}")
+            seconds = median(record["seconds"])
+            hidden = f"{record['hidden'] / record['sending']:.0%}" if record["sending"] else ""
             speed = alone / seconds
             rows.append([str(workers), name, figure(seconds), f"{speed:.2f}x", f"{speed / workers:.0%}", hidden])
     megabytes = LAYERS * WIDTH**2 * 4 / 1e6

@@ -90,8 +90,8 @@ class Load(NamedTuple):
     lost: Counter[str]
     """Requests without a whole answer, by what came instead."""
 
-    def __add__(self, other: Load) -> Load:  # type: ignore[override]
-        return Load(self.seconds + other.seconds, self.times + other.times, self.lost + other.lost)
+    def __add__(self, load: Load) -> Load:  # type: ignore[override]
+        return Load(self.seconds + load.seconds, self.times + load.times, self.lost + load.lost)
 
     @property
     def rate(self) -> float:
@@ -111,23 +111,23 @@ def test_serve(asking: Asking) -> None:
     stages = json.loads((place / "system.json").read_text())["stages"]
     if asking.stage != list(stages)[-1]:
         pytest.skip(f"{place} does not end with a stage {asking.stage}")
-    ours, theirs = free_port("127.0.0.1", 0), free_port("127.0.0.1", 0)
+    server_port, peer_port = free_port("127.0.0.1", 0), free_port("127.0.0.1", 0)
     serve = [sys.executable, "-m", "workflows", "serve", str(place), "--port"]
-    peer = [sys.executable, "-m", "tests.benchmarks.peer_search", str(place), str(theirs)]
+    peer = [sys.executable, "-m", "tests.benchmarks.peer_search", str(place), str(peer_port)]
     names, title = ("Sparring", "peer"), asking.title
     if cluster := os.environ.get("SPARRING_BENCH_CLUSTER"):
-        peer = [*serve, str(theirs), "--cluster", cluster]
+        peer = [*serve, str(peer_port), "--cluster", cluster]
         names, title = ("uvicorn", "Ray Serve"), f"{title}, uvicorn and Ray Serve"
     queries, rows, ratios, lost = _queries(place), [], [], Counter[str]()
-    with _started([*serve, str(ours)], ours), _started(peer, theirs):
-        for port in (ours, theirs):
+    with _started([*serve, str(server_port)], server_port), _started(peer, peer_port):
+        for port in (server_port, peer_port):
             asyncio.run(
                 _load(port, asking, queries[:50], 4)
             )  # the first requests warm caches, and Java or torch compile
         for clients, share in CLIENTS.items():
             loads = [Load(0.0, [], Counter()) for _ in range(2)]
             for turn in range(TURNS):
-                for side, (port, count) in enumerate(((ours, REQUESTS), (theirs, PEER_REQUESTS))):
+                for side, (port, count) in enumerate(((server_port, REQUESTS), (peer_port, PEER_REQUESTS))):
                     numbers = range(turn, round(count * share), TURNS)
                     requests = [queries[number % len(queries)] for number in numbers]
                     loads[side] += asyncio.run(_load(port, asking, requests, clients))

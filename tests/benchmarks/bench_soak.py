@@ -91,12 +91,12 @@ class Soak:
         count = len(self._looks)
         tenth = max(1, count // 10)
         rows = []
-        for what in sorted({name for look in self._looks for name in look}):
+        for quantity in sorted({name for look in self._looks for name in look}):
             early, late = (
-                median(look.get(what, 0.0) for look in part)
+                median(look.get(quantity, 0.0) for look in part)
                 for part in (self._looks[tenth : 2 * tenth] or self._looks, self._looks[-tenth:])
             )
-            rows.append([what, f"{early:,.0f}", f"{late:,.0f}"])
+            rows.append([quantity, f"{early:,.0f}", f"{late:,.0f}"])
         return rows
 
 
@@ -113,8 +113,8 @@ def test_soak_rounds(tmp_path: Path) -> None:
     temporary = Path(tempfile.mkdtemp(prefix="soak"))
     environment = {**os.environ, "TMPDIR": str(temporary), "RAY_TMPDIR": str(temporary)}
     command = [sys.executable, "-m", "workflows", *place.words("run", "--no-estimate")]
-    with (tmp_path / "said").open("w") as said:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
+    with (tmp_path / "said").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
         with Soak(process.pid, temporary=temporary) as soak:
             until = time.monotonic() + 60 * MINUTES
             while process.poll() is None and time.monotonic() < until:
@@ -139,25 +139,27 @@ def test_soak_service(tmp_path: Path) -> None:
     with served(place, warnings="default") as service:
         threading.Thread(target=service.process.stdout.read, daemon=True).start()  # type: ignore[union-attr]
         with Soak(service.process.pid) as soak:
-            asked, lost = asyncio.run(_ask(service.url, lambda at: f"question {at} of bara comi {at % 97}"))
+            requests, lost = asyncio.run(
+                _ask(service.url, lambda number: f"question {number} of bara comi {number % 97}")
+            )
     told(
         "the search service",
         soak,
-        f"{asked:,} requests of {CLIENTS} clients in {MINUTES:g} minutes; lost: {dict(lost) or 'none'}.",
+        f"{requests:,} requests of {CLIENTS} clients in {MINUTES:g} minutes; lost: {dict(lost) or 'none'}.",
     )
     assert not lost
 
 
 async def _ask(url: str, query: Callable[[int], str]) -> tuple[int, Counter[str]]:
     """Ask until the time is over; how many requests there were, and what came in place of five documents."""
-    until, asked, lost = time.monotonic() + 60 * MINUTES, 0, Counter[str]()
+    until, requests, lost = time.monotonic() + 60 * MINUTES, 0, Counter[str]()
 
     async def client(session: aiohttp.ClientSession) -> None:
-        nonlocal asked
+        nonlocal requests
         while time.monotonic() < until:
-            asked += 1
+            requests += 1
             try:
-                async with session.post(f"{url}/search", json={"queries": [query(asked)], "k": 5}) as answer:
+                async with session.post(f"{url}/search", json={"queries": [query(requests)], "k": 5}) as answer:
                     tree = await answer.json()
                     if answer.status != 200 or len(tree["results"][0]["documents"]) != 5:
                         lost[f"{answer.status} {json.dumps(tree)[:200]}"] += 1
@@ -167,4 +169,4 @@ async def _ask(url: str, query: Callable[[int], str]) -> tuple[int, Counter[str]
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
         await asyncio.gather(*(client(session) for _ in range(CLIENTS)))
-    return asked, lost
+    return requests, lost

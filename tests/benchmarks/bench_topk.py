@@ -68,19 +68,19 @@ def test_topk(world: World) -> None:
     documents = list(document_shards(place))
     queries = np.load(place / "queries.npy")
     against, search = _peer(documents, queries, device)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def ours() -> None:
-        found["ours"] = topk.top_k(queries, documents, None, K, device=device)
+        results["ours"] = topk.top_k(queries, documents, None, K, device=device)
 
     def theirs() -> None:
-        found["theirs"] = search()
+        results["theirs"] = search()
 
     compared = by_turns(ours, theirs)
-    scores, rows = found["theirs"]
+    scores, rows = results["theirs"]
     close, least = (1e-2, 0.9) if device == "cuda" else (1e-4, 0.99)  # theirs are products of halves there
-    np.testing.assert_allclose(topk.scores_of(found["ours"]), scores, rtol=close)
-    same = [len(np.intersect1d(*pair)) for pair in zip(topk.tie_ranks_of(found["ours"]), rows, strict=True)]
+    np.testing.assert_allclose(topk.scores_of(results["ours"]), scores, rtol=close)
+    same = [len(np.intersect1d(*pair)) for pair in zip(topk.tie_ranks_of(results["ours"]), rows, strict=True)]
     alike = float(np.mean(same)) / K
     assert alike > least  # sums in another order change places now and then
     job = f"exact top-{K}{' on a GPU' if device == 'cuda' else ''}"
@@ -109,9 +109,9 @@ def _peer(
 
     gpus = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
     if device == "cuda" and not gpus:
-        there = torch.cat([torch.from_numpy(np.array(shard)).to(device) for shard in documents])
-        asked = torch.from_numpy(queries).to(device, there.dtype)
-        return "torch.mm and topk by blocks, on the GPU", lambda: _by_blocks(asked, there)
+        document_tensor = torch.cat([torch.from_numpy(np.array(shard)).to(device) for shard in documents])
+        query_tensor = torch.from_numpy(queries).to(device, document_tensor.dtype)
+        return "torch.mm and topk by blocks, on the GPU", lambda: _by_blocks(query_tensor, document_tensor)
     faiss.omp_set_num_threads(cores())
     index = _in_halves(queries.shape[1]) if gpus else faiss.IndexFlatIP(queries.shape[1])
     for shard in documents:
@@ -130,16 +130,23 @@ def _in_halves(width: int) -> Any:
 
 def _by_blocks(queries: torch.Tensor, documents: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Products of halves in fp32, the best of each block, and the best of those."""
-    found = []
+    blocks = []
     for part in queries.split(2048):
         best: list[tuple[torch.Tensor, torch.Tensor]] = []
         for start in range(0, len(documents), 262_144):
             block = documents[start : start + 262_144]
             scores, rows = torch.mm(part, block.T, out_dtype=torch.float32).topk(K)
             best.append((scores, rows + start))
-        scores, places = torch.cat([one for one, _ in best], 1).topk(K)
-        found.append((scores.cpu().numpy(), torch.cat([one for _, one in best], 1).gather(1, places).cpu().numpy()))
-    return np.concatenate([one for one, _ in found]), np.concatenate([one for _, one in found])
+        scores, places = torch.cat([part_scores for part_scores, _ in best], 1).topk(K)
+        blocks.append(
+            (
+                scores.cpu().numpy(),
+                torch.cat([part_places for _, part_places in best], 1).gather(1, places).cpu().numpy(),
+            )
+        )
+    return np.concatenate([block_scores for block_scores, _ in blocks]), np.concatenate(
+        [block_places for _, block_places in blocks]
+    )
 
 
 def test_topk_peak(world: World) -> None:
@@ -174,7 +181,7 @@ def _collection(world: World) -> Path:
     parts = (_mixed(base, min(SHARD, COUNT - start), start, world.device, kind) for start in range(0, COUNT, SHARD))
     toy.write_document_vectors(place, parts)
     np.save(place / "queries.npy", _mixed(encoder.represent("query", rows)[0], ASKED, COUNT, world.device))
-    ids = [f"q{at}" for at in range(ASKED)]
+    ids = [f"q{number}" for number in range(ASKED)]
     (place / "queries.json").write_text(json.dumps(ids))
     columns = {"query_id": ids, "text": ids, "answers": [[]] * ASKED, "split": ["test"] * ASKED}
     pq.write_table(pa.table(columns, schema=QUERIES), place / "queries.parquet")
@@ -184,11 +191,11 @@ def _collection(world: World) -> Path:
 def _mixed(base: np.ndarray, count: int, seed: int, device: str, kind: torch.dtype = torch.float32) -> np.ndarray:
     """Vectors of length 1, each between two of the base."""
     rng = torch.Generator(device).manual_seed(seed)
-    one, other = (
+    first, second = (
         torch.from_numpy(base).to(device)[torch.randint(len(base), (2, count), generator=rng, device=device)].unbind()
     )
     share = torch.rand(count, 1, generator=rng, device=device)
-    mixture: np.ndarray = functional.normalize(share * one + (1 - share) * other).to(kind).cpu().numpy()
+    mixture: np.ndarray = functional.normalize(share * first + (1 - share) * second).to(kind).cpu().numpy()
     return mixture
 
 
@@ -199,6 +206,6 @@ def _first(place: Path, count: int, world: World) -> Path:
     for path in [*(place / name for name in lengths), *place.glob("queries.*")]:
         (part / path.name).symlink_to(path)
     (part / "documents.json").write_text(json.dumps(lengths))
-    ids = [f"d{at}" for at in range(count)]
+    ids = [f"d{number}" for number in range(count)]
     pq.write_table(pa.table({"doc_id": ids, "title": ids, "text": ids}, schema=DOCUMENTS), part / "documents.parquet")
     return part

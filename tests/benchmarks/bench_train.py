@@ -105,8 +105,8 @@ class Shares(list[float]):
 def written(world: World, groups: Path) -> dict[str, list[Any]]:
     """The groups in words: queries, and each one's documents, the positive first."""
     table = pq.read_table(groups / "groups.parquet")
-    asked = pq.read_table(world.data / "queries.parquet", columns=["query_id", "text"]).to_pydict()
-    queries = dict(zip(asked["query_id"], asked["text"], strict=True))
+    query_columns = pq.read_table(world.data / "queries.parquet", columns=["query_id", "text"]).to_pydict()
+    queries = dict(zip(query_columns["query_id"], query_columns["text"], strict=True))
     names = pq.read_table(world.data / "documents.parquet", columns=["doc_id"])["doc_id"].to_pylist()
     documents = dict(zip(names, world.documents(), strict=True))
     lists = [[documents[name] for name in group] for group in table["doc_ids"].to_pylist()]
@@ -145,9 +145,11 @@ def test_retriever(world: World) -> None:
 
     pairs, _, updates = SIZES[world.device]
     groups = mined(world, pairs * updates, 0)
-    told = written(world, groups)
+    examples = written(world, groups)
     shares = Shares()
-    data = Dataset.from_dict({"anchor": told["query"], "positive": [documents[0] for documents in told["docs"]]})
+    data = Dataset.from_dict(
+        {"anchor": examples["query"], "positive": [documents[0] for documents in examples["docs"]]}
+    )
 
     def ours() -> float:
         loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
@@ -165,8 +167,8 @@ def test_retriever(world: World) -> None:
         )
         return float(trainer.train().metrics["train_runtime"])
 
-    found = by_turns(ours, theirs)
-    row = found.row(
+    turns = by_turns(ours, theirs)
+    row = turns.row(
         "train the retriever",
         f"SentenceTransformerTrainer, MultipleNegativesRankingLoss, {world.precision}",
         "pairs/s",
@@ -206,8 +208,8 @@ def test_ranker(world: World) -> None:
         )
         return float(trainer.train().metrics["train_runtime"])
 
-    found = by_turns(ours, theirs)
-    row = found.row(
+    turns = by_turns(ours, theirs)
+    row = turns.row(
         "train the ranker", f"CrossEncoderTrainer, ListNetLoss, {world.precision}", "groups/s", size * updates, 1.3
     )
     lines = [
@@ -222,18 +224,18 @@ def test_scores(few: World) -> None:
     from sentence_transformers.cross_encoder import CrossEncoder
 
     groups = mined(few, 250, NEGATIVES)
-    told, table = written(few, groups), pq.read_table(groups / "groups.parquet")
+    examples, table = written(few, groups), pq.read_table(groups / "groups.parquet")
     pairs = [
         (query, document)
-        for query, documents in zip(told["query"], told["docs"], strict=True)
+        for query, documents in zip(examples["query"], examples["docs"], strict=True)
         for document in documents
     ]
     queries = pq.read_table(few.data / "queries.parquet", columns=["query_id"])["query_id"].to_pylist()
     documents = pq.read_table(few.data / "documents.parquet", columns=["doc_id"])["doc_id"].to_pylist()
-    at, of = ({name: row for row, name in enumerate(names)} for names in (queries, documents))
+    query_rows, document_rows = ({name: row for row, name in enumerate(names)} for names in (queries, documents))
     rows = np.asarray(
         [
-            (at[query], of[document])
+            (query_rows[query], document_rows[document])
             for query, names in zip(table["query_id"].to_pylist(), table["doc_ids"].to_pylist(), strict=True)
             for document in names
         ]
@@ -254,13 +256,13 @@ def test_scores(few: World) -> None:
     if few.precision == "bf16":
         peer.bfloat16()
     worst = float(np.abs(scorer.scores(rows[:200])[0] - exact).max())
-    found = by_turns(
+    turns = by_turns(
         lambda: scorer.scores(rows),
         lambda: peer.predict(
             pairs, batch_size=AT_ONCE[few.device], show_progress_bar=False, convert_to_tensor=True
         ).cpu(),
     )
-    row = found.row("score groups with the ranker", f"CrossEncoder.predict, {few.precision}", "pairs/s", len(rows), 1.5)
+    row = turns.row("score groups with the ranker", f"CrossEncoder.predict, {few.precision}", "pairs/s", len(rows), 1.5)
     lines = [
         f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "
         f"(their standard deviation is {exact.std():.4f}).",
@@ -291,26 +293,26 @@ def test_large_batches(world: World) -> None:
 
     def trained(batch: int, *, recompute: bool) -> tuple[float, float]:
         config = {"updates": LARGE // batch, "batch": batch, "losses": [loss]}
-        there = replace(world, machine=changed(world.machine, {"recompute": recompute}))
-        told = json.dumps({"world": there.told(), "groups": str(groups), "config": config})
+        variant = replace(world, machine=changed(world.machine, {"recompute": recompute}))
+        request = json.dumps({"world": variant.told(), "groups": str(groups), "config": config})
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", ONE, told], cwd=ROOT, capture_output=True, text=True, check=True, env=environment
+            [sys.executable, "-c", ONE, request], cwd=ROOT, capture_output=True, text=True, check=True, env=environment
         )
         seconds, peak = json.loads(done.stdout.splitlines()[-1])
         return seconds, peak
 
     def pair(number: int) -> tuple[tuple[float, float], tuple[float, float]]:
         order = (LARGE, BATCH) if number % 2 else (BATCH, LARGE)
-        found = {batch: trained(batch, recompute=batch == LARGE) for batch in order}
-        return found[LARGE], found[BATCH]
+        costs = {batch: trained(batch, recompute=batch == LARGE) for batch in order}
+        return costs[LARGE], costs[BATCH]
 
     pairs = [pair(number) for number in range(PAIRS + 1)][1:]  # the first is unmeasured
     times = sorted(cached / plain for (cached, _), (plain, _) in pairs)
     memory = sorted(cached / plain for (_, cached), (_, plain) in pairs)
     head = ["job", "what", "one batch of 1,024, cached", "32 batches of 32", "ratio (range)", "wanted", "reached"]
     rows = []
-    for what, place, ratios, wanted, unit in (
+    for quantity, place, ratios, wanted, unit in (
         ("time", 0, times, 1.6, 1.0),
         ("peak memory, GiB", 1, memory, 1.25, 2**30),
     ):
@@ -319,7 +321,7 @@ def test_large_batches(world: World) -> None:
         rows.append(
             [
                 "gradient caching",
-                what,
+                quantity,
                 large,
                 small,
                 spread,

@@ -56,10 +56,10 @@ class World:
         return {"places": places, "cluster": self.machine.cluster.model_dump(mode="json"), "model": self.model}
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> World:
+    def of(cls, description: dict[str, Any]) -> World:
         """The world that `told` tells of."""
-        places = {name: Path(path) for name, path in told["places"].items()}
-        return cls(**places, machine=resolve_machine(Cluster(**told["cluster"])), model=told["model"])
+        places = {name: Path(path) for name, path in description["places"].items()}
+        return cls(**places, machine=resolve_machine(Cluster(**description["cluster"])), model=description["model"])
 
     def place(self, name: str) -> Path:
         """A fresh directory."""
@@ -176,11 +176,11 @@ def some_of(world: World, whole: Path, root: Path) -> World:
     documents = documents.take(np.linspace(0, len(documents) - 1, min(DOCUMENTS, len(documents)), dtype=np.int64))
     qrels = pq.read_table(whole / "qrels.parquet")
     qrels = qrels.filter(pc.is_in(qrels["doc_id"], value_set=documents["doc_id"].combine_chunks()))
-    asked = qrels.group_by("doc_id", use_threads=False).aggregate([("query_id", "first")])["query_id_first"]
-    asked = pc.unique(asked)
-    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=asked))
+    query_ids = qrels.group_by("doc_id", use_threads=False).aggregate([("query_id", "first")])["query_id_first"]
+    query_ids = pc.unique(query_ids)
+    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=query_ids))
     queries = pq.read_table(whole / "queries.parquet")
-    queries = queries.filter(pc.is_in(queries["query_id"], value_set=asked))
+    queries = queries.filter(pc.is_in(queries["query_id"], value_set=query_ids))
     for name, table in {"documents": documents, "qrels": qrels, "queries": queries}.items():
         pq.write_table(table, data / f"{name}.parquet")
     return made(root, world.machine, world.model, data)

@@ -21,17 +21,17 @@ class Compared:
     @property
     def ours(self) -> float:
         """Our median seconds."""
-        return median(ours for ours, _ in self.seconds)
+        return median(seconds for seconds, _ in self.seconds)
 
     @property
     def theirs(self) -> float:
         """Their median seconds."""
-        return median(theirs for _, theirs in self.seconds)
+        return median(seconds for _, seconds in self.seconds)
 
     @property
     def ratios(self) -> list[float]:
         """How many times faster ours was, turn by turn, ascending."""
-        return sorted(theirs / ours for ours, theirs in self.seconds)
+        return sorted(peer_seconds / seconds for seconds, peer_seconds in self.seconds)
 
     @property
     def ratio(self) -> float:
@@ -42,21 +42,21 @@ class Compared:
         """A row under `HEAD`: so many units a second on both sides, and whether the ratio is what was wanted."""
         spread = f"{self.ratio:.2f}x ({self.ratios[0]:.2f} to {self.ratios[-1]:.2f})"
         reached = "yes" if self.ratio >= wanted else "no"
-        ours, theirs = (figure(amount / seconds) for seconds in (self.ours, self.theirs))
-        return [job, against, unit, ours, theirs, spread, f"{wanted:g}x", reached]
+        rate, peer_rate = (figure(amount / seconds) for seconds in (self.ours, self.theirs))
+        return [job, against, unit, rate, peer_rate, spread, f"{wanted:g}x", reached]
 
 
 Side = Callable[[], object]
 """One side's work; it returns its seconds, a float, where not all that a call takes is to count."""
 
 
-def by_turns(ours: Side, theirs: Side, *, pairs: int = PAIRS) -> Compared:
+def by_turns(subject: Side, peer: Side, *, pairs: int = PAIRS) -> Compared:
     """Seconds of both, each once unmeasured, then by turns; who begins changes from pair to pair."""
-    ours(), theirs()
+    subject(), peer()
     seconds = []
     for pair in range(pairs):
-        taken = {side: seconds_of(side) for side in ((ours, theirs) if pair % 2 == 0 else (theirs, ours))}
-        seconds.append((taken[ours], taken[theirs]))
+        taken = {side: seconds_of(side) for side in ((subject, peer) if pair % 2 == 0 else (peer, subject))}
+        seconds.append((taken[subject], taken[peer]))
     return Compared(seconds)
 
 

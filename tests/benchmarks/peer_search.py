@@ -64,8 +64,8 @@ def main() -> None:
         scores, rows = index.search(vectors, question.k)
         return {
             "results": [
-                {"query": query, "documents": [{**documents[row], "score": float(own[row])} for row in own]}
-                for query, own in zip(
+                {"query": query, "documents": [{**documents[row], "score": float(scores[row])} for row in scores]}
+                for query, scores in zip(
                     question.queries, map(dict, map(zip, rows.tolist(), scores.tolist())), strict=True
                 )
             ]

@@ -33,13 +33,15 @@ class Memory:
 
     def peak(self, began: float = 0.0, ended: float = math.inf) -> int:
         """The most at any look between two times of the clock, in bytes; 0 without a look."""
-        return max((size for at, size in self._looks if began <= at <= ended), default=0)
+        return max((size for moment, size in self._looks if began <= moment <= ended), default=0)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join()
 
@@ -68,9 +70,9 @@ def below(root: int) -> list[int]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             parents.setdefault(parent, []).append(int(folder.name))
-    found, front = [], [root]
+    descendants, front = [], [root]
     while front:
         pid = front.pop()
-        found.append(pid)
+        descendants.append(pid)
         front += parents.get(pid, [])
-    return found
+    return descendants

@@ -28,9 +28,9 @@ def main() -> None:
     import jnius_config
 
     work, threads, *arguments = sys.argv[1:]
-    found = lucene.runtime()
-    os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(found.home), str(found.library)
-    jnius_config.set_classpath(str(found.jar))
+    runtime = lucene.runtime()
+    os.environ["JAVA_HOME"], os.environ["JVM_PATH"] = str(runtime.home), str(runtime.library)
+    jnius_config.set_classpath(str(runtime.jar))
     jnius_config.set_options(f"-XX:ActiveProcessorCount={threads}")
     import jnius  # noqa: F401  (starts Java)
 
@@ -48,8 +48,8 @@ def search(threads: int, place: str, k: str) -> dict[str, Any]:
     searcher.set_bm25(0.9, 0.4)
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         ids, texts = zip(*queries[start : start + QUERIES_AT_ONCE], strict=True)
-        found = searcher.batch_search(list(texts), list(ids), k=int(k), threads=threads)
-        rows += [(query, hit.docid, hit.score) for query in ids for hit in found[query]]
+        hits = searcher.batch_search(list(texts), list(ids), k=int(k), threads=threads)
+        rows += [(query, hit.docid, hit.score) for query in ids for hit in hits[query]]
     return {"seconds": time.perf_counter() - began, "ranking": digest((query, doc_id) for query, doc_id, _ in rows)}
 
 

@@ -22,6 +22,6 @@ def repeated(source: Path, place: Path, count: int, *, characters: int | None = 
     with pq.ParquetWriter(place / "documents.parquet", DOCUMENTS, compression="zstd") as file:
         for start in range(0, count, len(table)):
             part = table.slice(0, count - start)
-            ids = pa.array([f"{start + at:08d}" for at in range(len(part))])
+            ids = pa.array([f"{start + row:08d}" for row in range(len(part))])
             file.write_table(part.set_column(0, "doc_id", ids).cast(DOCUMENTS), row_group_size=ROWS)
     return place
