@@ -40,7 +40,7 @@ async def request(
     body: bytes = b"",
     headers: dict[str, str] | None = None,
     said_length: bool = True,
-    gone: asyncio.Event | None = None,
+    disconnect: asyncio.Event | None = None,
     whole: bool = True,
 ) -> Said:
     """One request; with `said_length` its head says how long its body is. The client hangs up when it is `gone`, and
@@ -62,22 +62,22 @@ async def request(
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8000),
     }
-    parts = [body[at : at + 65_536] for at in range(0, len(body), 65_536)] or [b""]
+    parts = [body[start : start + 65_536] for start in range(0, len(body), 65_536)] or [b""]
     coming = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     coming[-1]["more_body"] = not whole
     sent: list[Any] = []
 
     async def receive() -> Any:
         if not coming:
-            await (gone or asyncio.Event()).wait()
+            await (disconnect or asyncio.Event()).wait()
         return coming.pop(0) if coming else {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     await application(scope, receive, send)
-    told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Said(sent[0]["status"], told, b"".join(one.get("body", b"") for one in sent[1:]))
+    fields = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Said(sent[0]["status"], fields, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
 def get(application: Application, path: str, **headers: str) -> Said:
@@ -91,7 +91,7 @@ def post(application: Application, path: str, tree: Any, **headers: str) -> Said
 def documents() -> InMemory:
     """Documents that say their ids."""
     ids = [f"d{number:02d}" for number in range(COUNT)]
-    return InMemory(pa.table({"doc_id": ids, "title": [f"title of {one}" for one in ids], "text": ids}))
+    return InMemory(pa.table({"doc_id": ids, "title": [f"title of {name}" for name in ids], "text": ids}))
 
 
 class Lists:
@@ -100,10 +100,10 @@ class Lists:
     def __init__(self, part: str) -> None:
         """`part` is the name of the search in `Seconds`."""
         self._part = part
-        self.asked: list[list[str]] = []
+        self.batches: list[list[str]] = []
 
     def encode(self, texts: Sequence[str]) -> Sequence[str]:
-        self.asked.append(list(texts))
+        self.batches.append(list(texts))
         return texts
 
     def begin(self, name: str, search: Search, k: int) -> Callable[[], None]:

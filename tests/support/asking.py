@@ -39,12 +39,12 @@ def asked(
     pools = {"map": cluster.map, "score": cluster.score, "java": cluster.java}
 
     def of_map(*_: Any, pool: Pool, gpu: bool = False, **__: Any) -> NoReturn:
-        raise Asking(next((name for name, one in pools.items() if one is pool), "its own"), gpu)
+        raise Asking(next((name for name, candidate in pools.items() if candidate is pool), "its own"), gpu)
 
     def of_training(work: Any, task: Any, machine: Machine, **_: Any) -> NoReturn:
         raise Asking("train", machine.cuda)
 
-    nodes = [(one, node) for one in places for node in graph(loading.read(one.config, [], one.runs).wanted)]
+    nodes = [(place, node) for place in places for node in graph(loading.read(place.config, [], place.runs).wanted)]
     wanted = graph(loading.read(ROOT / "configs" / config, [], tmp_path).wanted)
     for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
         names = {instruction.argval for instruction in dis.get_instructions(function)}

@@ -107,17 +107,19 @@ def remote(folder: Path, like: Place, **profile: Any) -> Remote:
     return Remote(tiny.place(folder, yaml.safe_load(like.config.read_text()), **profile).folder)
 
 
-def assert_same(place: Place, other: Place, *, late: bool = False) -> None:
+def assert_same(place: Place, reference: Place, *, late: bool = False) -> None:
     """The same artifacts with the same files, and the same rankings, weights, groups and measures, byte for byte.
 
     Where requests come `late`, one of them may bring back a file that has been deleted, which nobody reads then.
     """
     store = place.store
-    assert tiny.results(store) == tiny.results(other.store)
-    assert place.metrics()["rows"] == other.metrics()["rows"]
-    ours, theirs = ({name for name in tiny.contents(one) if not own(name)} for one in (store, other.store))
-    assert not theirs - ours, theirs - ours  # rewritten assertions are those of test files alone
-    assert late or not ours - theirs, ours - theirs
+    assert tiny.results(store) == tiny.results(reference.store)
+    assert place.metrics()["rows"] == reference.metrics()["rows"]
+    files, reference_files = (
+        {name for name in tiny.contents(folder) if not own(name)} for folder in (store, reference.store)
+    )
+    assert not reference_files - files, reference_files - files  # rewritten assertions are those of test files alone
+    assert late or not files - reference_files, files - reference_files
 
 
 def own(name: str) -> bool:

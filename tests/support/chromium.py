@@ -68,11 +68,11 @@ class Browser:
         self.requests: list[str] = []
         self._number, self._loaded = 0, False
         port, path = self._address(profile / "DevToolsActivePort")
-        made = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
-        self._socket: ClientConnection = self._stack.enter_context(made)
+        connection = connect(f"ws://127.0.0.1:{port}{path}", max_size=None)
+        self._socket: ClientConnection = self._stack.enter_context(connection)
         self._session: str | None = None
         pages = self._call("Target.getTargets")["targetInfos"]
-        target = next(one["targetId"] for one in pages if one["type"] == "page")
+        target = next(page["targetId"] for page in pages if page["type"] == "page")
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
@@ -94,7 +94,7 @@ class Browser:
         url = address.resolve().as_uri() if isinstance(address, Path) else address
         self._call("Page.navigate", url=url)
         self._until(lambda: self._loaded)
-        self.requests[:] = [one for one in self.requests if one != url]
+        self.requests[:] = [address for address in self.requests if address != url]
 
     def resize(self, width: int, height: int = 900) -> None:
         """Give the window another size."""
@@ -109,20 +109,20 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression."""
-        made = self._call(
+        response = self._call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True, userGesture=True
         )
-        if "exceptionDetails" in made:
-            raise AssertionError(made["exceptionDetails"].get("exception", {}).get("description", made))
-        return made["result"].get("value")
+        if "exceptionDetails" in response:
+            raise AssertionError(response["exceptionDetails"].get("exception", {}).get("description", response))
+        return response["result"].get("value")
 
     def press(self, *keys: str) -> None:
         """Press keys one after another, and let each go."""
         for key in keys:
             text, code = KEYS.get(key, (key, ord(key[0].upper())))
-            about = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
-            self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
-            self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+            event = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
+            self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
+            self._call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def write(self, text: str) -> None:
         """Type a text where the cursor is."""
@@ -146,8 +146,8 @@ class Browser:
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """Save what the page looks like."""
-        made = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(made["data"]))
+        capture = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(capture["data"]))
 
     def paper(self, path: Path) -> None:
         """Save the page as it is printed, as a PDF."""
@@ -176,19 +176,19 @@ class Browser:
     def _until(self, done: Any, answers: list[dict[str, Any]] | None = None, number: int = 0) -> None:
         """Read what the browser says until something is so."""
         while not done():
-            said = json.loads(self._socket.recv(timeout=SECONDS))
-            if said.get("id") == number and answers is not None:
-                answers.append(said)
-            self._note(said.get("method", ""), said.get("params", {}))
+            message = json.loads(self._socket.recv(timeout=SECONDS))
+            if message.get("id") == number and answers is not None:
+                answers.append(message)
+            self._note(message.get("method", ""), message.get("params", {}))
 
-    def _note(self, method: str, told: dict[str, Any]) -> None:
+    def _note(self, method: str, details: dict[str, Any]) -> None:
         if method == "Page.loadEventFired":
             self._loaded = True
         elif method == "Runtime.exceptionThrown":
-            self.errors.append(told["exceptionDetails"].get("exception", {}).get("description", str(told)))
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.errors.append(str([one.get("value") for one in told["args"]]))
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.errors.append(told["entry"]["text"])
-        elif method == "Network.requestWillBeSent" and not told["request"]["url"].startswith(("blob:", "data:")):
-            self.requests.append(told["request"]["url"])
+            self.errors.append(details["exceptionDetails"].get("exception", {}).get("description", str(details)))
+        elif method == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning", "assert"):
+            self.errors.append(str([argument.get("value") for argument in details["args"]]))
+        elif method == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
+            self.errors.append(details["entry"]["text"])
+        elif method == "Network.requestWillBeSent" and not details["request"]["url"].startswith(("blob:", "data:")):
+            self.requests.append(details["request"]["url"])

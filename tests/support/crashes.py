@@ -64,7 +64,7 @@ class Disk:
         if status.st_ino not in self._contents.keys() | self._entries.keys():
             self._held.append(os.open(path, os.O_RDONLY))  # no other file gets its inode
         if path.is_dir():
-            names = {one.name: _Entry(one.lstat().st_ino, one.is_dir()) for one in path.iterdir()}
+            names = {entry.name: _Entry(entry.lstat().st_ino, entry.is_dir()) for entry in path.iterdir()}
             self._entries[status.st_ino] = names
         else:
             self._contents[status.st_ino] = path.read_bytes()
@@ -75,13 +75,13 @@ class Disk:
             self._from_entries(self._root.stat().st_ino, to)
             return
         for path in [self._root, *sorted(self._root.rglob("*"))]:
-            there = to / path.relative_to(self._root)
+            target = to / path.relative_to(self._root)
             if path.is_dir():
-                there.mkdir()
+                target.mkdir()
             else:
                 written, synced = path.read_bytes(), self._contents.get(path.stat().st_ino, b"")
                 kept = len(synced) if written.startswith(synced) else 0
-                _write(there, written[: kept + (len(written) - kept) // 2])
+                _write(target, written[: kept + (len(written) - kept) // 2])
 
     def _from_entries(self, folder: int, to: Path) -> None:
         to.mkdir()
@@ -99,24 +99,24 @@ def _write(path: Path, contents: bytes) -> None:
 
 
 @contextmanager
-def disk(root: Path, *, cut: int | None = None, left: dict[Survives, Path] | None = None) -> Iterator[Disk]:
+def disk(root: Path, *, cut: int | None = None, survivors: dict[Survives, Path] | None = None) -> Iterator[Disk]:
     """A disk in place of a directory. At the point `cut`, what may be left is laid out at the paths of `left`, and an
     error ends the block."""
-    found = Disk(root)
+    recorder = Disk(root)
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name in CALLS:
-                patch.setattr(os, name, _counted(found, name, getattr(os, name), cut, left or {}))
-            yield found
+                patch.setattr(os, name, _counted(recorder, name, getattr(os, name), cut, survivors or {}))
+            yield recorder
     finally:
-        found.close()
+        recorder.close()
 
 
-def _counted(found: Disk, name: str, real: Any, cut: int | None, left: dict[Survives, Path]) -> Any:
+def _counted(found: Disk, name: str, real: Any, cut: int | None, survivors: dict[Survives, Path]) -> Any:
     def point() -> None:
         found.points += 1
         if found.points == cut:
-            for survives, to in left.items():
+            for survives, to in survivors.items():
                 found.lay_out(to, survives)
             raise PowerCut
 
@@ -141,7 +141,7 @@ def _counted(found: Disk, name: str, real: Any, cut: int | None, left: dict[Surv
     return call
 
 
-def put_back(left: Path, to: Path) -> None:
+def put_back(survivor: Path, to: Path) -> None:
     """Lay what is left in the place of a directory."""
     shutil.rmtree(to, ignore_errors=True)
-    left.rename(to)
+    survivor.rename(to)

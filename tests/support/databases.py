@@ -159,11 +159,11 @@ class _Answering(BaseHTTPRequestHandler):
             return 200, {"count": len(rows[index])}
         if rest == ["_mget"]:
             assert options == "_source=digest"
-            found = [(id, rows[index].get(id)) for id in json.loads(body)["ids"]]
+            hits = [(id, rows[index].get(id)) for id in json.loads(body)["ids"]]
             return 200, {
                 "docs": [
                     {"_id": id, "found": row is not None, **({} if row is None else {"_source": row})}
-                    for id, row in found
+                    for id, row in hits
                 ]
             }
         if rest == ["_bulk"]:
@@ -175,16 +175,16 @@ class _Answering(BaseHTTPRequestHandler):
         items = list[Any]()
         waiting = iter(lines)
         for line in waiting:
-            ((action, about),) = line.items()
+            ((action, fields),) = line.items()
             if action == "delete":
-                items.append({"delete": {"status": 200 if rows.pop(about["_id"], None) else 404}})
+                items.append({"delete": {"status": 200 if rows.pop(fields["_id"], None) else 404}})
                 continue
             row = next(waiting)
             if self.server.refusing:
                 self.server.refusing -= 1
                 items.append({"index": {"status": 429, "error": {"reason": "too many requests"}}})
                 continue
-            rows[about["_id"]] = row
+            rows[fields["_id"]] = row
             items.append({"index": {"status": 201}})
         return items
 

@@ -45,8 +45,8 @@ def build(config: Config) -> Outcome:
     retriever = refresh("retriever", collection, model, config)
     words = collection.lexical
     fusion = Fused("fusion", data, [words, retriever], FusionConfig(how="reciprocal"), with_split=False)
-    how = FusionConfig(how="interpolate", weight=0.3)
-    mixed = fused_with_bm25("mixture", collection, retriever, config, how)
+    interpolation = FusionConfig(how="interpolate", weight=0.3)
+    mixed = fused_with_bm25("mixture", collection, retriever, config, interpolation)
     near = NeighboursRerankConfig(k=5, context=10)
     neighbours = ByNeighbours(NEIGHBOURS, retriever, near, with_split=False)
     other_words = replace(words, config=words.config.model_copy(update={"k1": 2.0, "b": 0.1}))

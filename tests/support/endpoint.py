@@ -86,13 +86,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, {"error": f"no, {self.headers['Authorization']}"}, server.headers)
         elif "query" in body:
             results = [
-                {"index": at, "relevance_score": score(body["query"], text)}
-                for at, text in enumerate(body["documents"])
+                {"index": index, "relevance_score": score(body["query"], text)}
+                for index, text in enumerate(body["documents"])
             ]
             results.sort(key=lambda entry: -float(entry["relevance_score"]))
             self._send(200, server.spoil({"results": results, "usage": {"total_tokens": TOKENS}}))
         else:
-            data = [{"index": at, "embedding": vector(text)} for at, text in enumerate(body["input"])]
+            data = [{"index": index, "embedding": vector(text)} for index, text in enumerate(body["input"])]
             self._send(200, server.spoil({"data": data[::-1], "usage": {"prompt_tokens": TOKENS}}))
 
     def _send(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:

@@ -31,15 +31,15 @@ def chain(folder: Path, data: Path) -> dict[str, Path]:
     """Expansions of all queries, what each finds, and their ranks. The first expansion finds the relevant document
     first, the k-th at k; q4's find nothing."""
     rows = {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(5)] for i in range(24)}
-    found = toy.write_ranking(folder / "found", rows)
-    by_relevance(folder / "expanded", toy.INLINE, data, found, ["train", "dev", "test"])
+    source = toy.write_ranking(folder / "found", rows)
+    by_relevance(folder / "expanded", toy.INLINE, data, source, ["train", "dev", "test"])
     issued = {}
     for row in pq.read_table(folder / "expanded" / expansions.FILE).to_pylist():
-        own, number = int(row["query_id"][1:]), row["number"]
-        others = [f"d{(own + 1 + 2 * k) % 40}" for k in range(7)]
-        if own != 4:
-            issued[row["doc_id"]] = [*others[: number - 1], f"d{own}", *others[number - 1 :]][:4]
+        relevant, number = int(row["query_id"][1:]), row["number"]
+        distractors = [f"d{(relevant + 1 + 2 * k) % 40}" for k in range(7)]
+        if relevant != 4:
+            issued[row["doc_id"]] = [*distractors[: number - 1], f"d{relevant}", *distractors[number - 1 :]][:4]
     ranking = toy.write_ranking(folder / "ranking", issued)
     ranks = place(folder / "ranks")
     answer_ranks(ranks, toy.INLINE, expanded=folder / "expanded", ranking=ranking, by_answer=False)
-    return {"found": found, "expanded": folder / "expanded", "ranking": ranking, "ranks": ranks}
+    return {"found": source, "expanded": folder / "expanded", "ranking": ranking, "ranks": ranks}

@@ -82,8 +82,8 @@ class Proxy:
         connection = http.client.HTTPConnection(self._to, timeout=60)
         try:
             connection.request(method, path, body, headers)
-            found = connection.getresponse()
-            answer = Answer(found.status, found.getheaders(), found.read())
+            response = connection.getresponse()
+            answer = Answer(response.status, response.getheaders(), response.read())
             agent = re.search(r"\bapp/(\S+)", headers.get("User-Agent", ""))
             sender, name = agent[1] if agent else "", unquote(urlsplit(path).path)
             self.passed.append(Passed(sender, method, name, "Range" in headers, len(body) + len(answer.body)))

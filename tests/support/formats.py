@@ -16,11 +16,11 @@ from tests.support.sources import beir, write
 
 Keys = dict[str, Any]
 TEXTS = ["alpha beta gamma", "delta epsilon", "zeta eta theta iota", "kappa lambda mu"]
-RUN = b"".join(b"q%d Q0 d%d %d %g x\n" % (at % 2, at, at // 2 + 1, 9 - at) for at in range(8))
+RUN = b"".join(b"q%d Q0 d%d %d %g x\n" % (number % 2, number, number // 2 + 1, 9 - number) for number in range(8))
 QRELS = b"q0 0 d0 1\nq0 0 d1 0\nq1 0 d3 2\nq1 0 d5 -1\n"
 MARKS = b'{"query":"one","doc_id":"d1","relevant":true,"at":"x"}\n{"query":"two","doc_id":"d2","relevant":null}\n'
 """A ranking and qrels in TREC's format, and what people marked."""
-PASSAGES = [{"docid": f"d{at}", "title": f"T{at}", "text": text} for at, text in enumerate(TEXTS)]
+PASSAGES = [{"docid": f"d{number}", "title": f"T{number}", "text": text} for number, text in enumerate(TEXTS)]
 
 
 def _beir(folder: Path) -> Keys:
@@ -34,10 +34,10 @@ def _lines(folder: Path) -> Keys:
 
 
 def _msmarco(folder: Path) -> Keys:
-    write(folder / "collection.tsv", *(f"{at}\t{text}" for at, text in enumerate(TEXTS)))
-    for split, at in {"train": 0, "dev": 2}.items():
-        write(folder / f"queries.{split}.tsv", *(f"{number}\twhat is {number}?" for number in (10 + at, 11 + at)))
-        write(folder / f"qrels.{split}.tsv", *(f"{10 + number} 0 {number} 1" for number in (at, at + 1)))
+    write(folder / "collection.tsv", *(f"{number}\t{text}" for number, text in enumerate(TEXTS)))
+    for split, start in {"train": 0, "dev": 2}.items():
+        write(folder / f"queries.{split}.tsv", *(f"{number}\twhat is {number}?" for number in (10 + start, 11 + start)))
+        write(folder / f"qrels.{split}.tsv", *(f"{10 + number} 0 {number} 1" for number in (start, start + 1)))
     digest = hashlib.sha256((folder / "qrels.dev.tsv").read_bytes()).hexdigest()
     return {
         "columns": ["doc_id", "text"],
@@ -50,17 +50,21 @@ def _msmarco(folder: Path) -> Keys:
 
 
 def _dpr(folder: Path) -> Keys:
-    write(folder / "psgs_w100.tsv", "id\ttext\ttitle", *(f'{at}\t"{text}"\tT{at}' for at, text in enumerate(TEXTS)))
-    asked = [
+    write(
+        folder / "psgs_w100.tsv",
+        "id\ttext\ttitle",
+        *(f'{number}\t"{text}"\tT{number}' for number, text in enumerate(TEXTS)),
+    )
+    questions = [
         {
-            "question": f"what is {at}?",
-            "answers": [TEXTS[at].split()[0]],
-            "positive_ctxs": [{"passage_id": str(at)}],
-            "hard_negative_ctxs": [{"psg_id": 3 - at, "title": "T", "text": "x"}],
+            "question": f"what is {number}?",
+            "answers": [TEXTS[number].split()[0]],
+            "positive_ctxs": [{"passage_id": str(number)}],
+            "hard_negative_ctxs": [{"psg_id": 3 - number, "title": "T", "text": "x"}],
         }
-        for at in range(4)
+        for number in range(4)
     ]
-    write(folder / "train.json", *json.dumps(asked, indent=1).split("\n"))
+    write(folder / "train.json", *json.dumps(questions, indent=1).split("\n"))
     write(folder / "test.csv", "what is it?\t['alpha', \"beta\"]", "and that?\t['mu']")
     return {"retriever": {"train": "train.json"}, "questions": {"test": "test.csv"}, "hard_negatives": 1}
 
@@ -68,14 +72,14 @@ def _dpr(folder: Path) -> Keys:
 def _flagembedding(folder: Path) -> Keys:
     rows = [
         {
-            "query": f"what is {at}?",
-            "pos": [TEXTS[at]],
-            "neg": [TEXTS[at - 1], TEXTS[at - 2]],
+            "query": f"what is {number}?",
+            "pos": [TEXTS[number]],
+            "neg": [TEXTS[number - 1], TEXTS[number - 2]],
             "prompt": "Find",
             "pos_scores": [1.5],
             "neg_scores": [0.5, -1],
         }
-        for at in range(3)
+        for number in range(3)
     ]
     write(folder / "train.jsonl", *map(json.dumps, rows))
     return {"groups": {"train": "train.jsonl"}, "query_instruction_format": "{}: {}"}
@@ -83,23 +87,23 @@ def _flagembedding(folder: Path) -> Keys:
 
 def _sentence_transformers(folder: Path) -> Keys:
     rows = [
-        {"anchor": f"what is {at}?", "positive": TEXTS[at], "negative": TEXTS[at - 1], "scores": [2.0, 1]}
-        for at in range(3)
+        {"anchor": f"what is {number}?", "positive": TEXTS[number], "negative": TEXTS[number - 1], "scores": [2.0, 1]}
+        for number in range(3)
     ]
     pq.write_table(pa.Table.from_pylist(rows), folder / "train-0.parquet")
-    write(folder / "dev.json", json.dumps([{**row, "anchor": f"and {at}?"} for at, row in enumerate(rows)]))
+    write(folder / "dev.json", json.dumps([{**row, "anchor": f"and {number}?"} for number, row in enumerate(rows)]))
     return {"groups": {"train": "train-*.parquet", "dev": "dev.json"}}
 
 
 def _tevatron(folder: Path) -> Keys:
     rows = [
         {
-            "query_id": f"q{at}",
-            "query_text": f"what is {at}?",
-            "positive_document_ids": [f"d{at}"],
-            "negative_document_ids": [f"d{at + 1}"],
+            "query_id": f"q{number}",
+            "query_text": f"what is {number}?",
+            "positive_document_ids": [f"d{number}"],
+            "negative_document_ids": [f"d{number + 1}"],
         }
-        for at in range(3)
+        for number in range(3)
     ]
     write(folder / "train.jsonl", *map(json.dumps, rows))
     write(folder / "corpus.jsonl", *map(json.dumps, PASSAGES))
@@ -109,29 +113,29 @@ def _tevatron(folder: Path) -> Keys:
 def _older_tevatron(folder: Path) -> Keys:
     rows = [
         {
-            "query_id": f"q{at}",
-            "query": f"what is {at}?",
-            "positive_passages": [{**PASSAGES[at], "score": 1.0}],
-            "negative_passages": [{**PASSAGES[at + 1], "score": 0.5}],
+            "query_id": f"q{number}",
+            "query": f"what is {number}?",
+            "positive_passages": [{**PASSAGES[number], "score": 1.0}],
+            "negative_passages": [{**PASSAGES[number + 1], "score": 0.5}],
         }
-        for at in range(3)
+        for number in range(3)
     ]
     write(folder / "train.jsonl", *map(json.dumps, rows))
     return {"groups": {"train": "train.jsonl"}}
 
 
 TABLES: dict[str, list[Keys]] = {
-    "documents": [{"doc_id": f"d{at}", "title": f"T{at}", "text": text} for at, text in enumerate(TEXTS)],
+    "documents": [{"doc_id": f"d{number}", "title": f"T{number}", "text": text} for number, text in enumerate(TEXTS)],
     "queries": [
         {
-            "query_id": f"q{at}",
-            "text": f"what is {at}?",
-            "answers": [TEXTS[at].split()[0]],
-            "split": "train" if at % 2 else "test",
+            "query_id": f"q{number}",
+            "text": f"what is {number}?",
+            "answers": [TEXTS[number].split()[0]],
+            "split": "train" if number % 2 else "test",
         }
-        for at in range(4)
+        for number in range(4)
     ],
-    "qrels": [{"query_id": f"q{at}", "doc_id": f"d{at}", "relevance": at + 1} for at in range(4)],
+    "qrels": [{"query_id": f"q{number}", "doc_id": f"d{number}", "relevance": number + 1} for number in range(4)],
 }
 
 
@@ -143,7 +147,11 @@ def _parquet(folder: Path) -> Keys:
 
 
 def _tables(folder: Path) -> Keys:
-    write(folder / "documents.csv", "doc_id,title,text", *(f'd{at},T{at},"{one}, x"' for at, one in enumerate(TEXTS)))
+    write(
+        folder / "documents.csv",
+        "doc_id,title,text",
+        *(f'd{number},T{number},"{text}, x"' for number, text in enumerate(TEXTS)),
+    )
     write(folder / "queries.jsonl", *map(json.dumps, TABLES["queries"]))
     rows = ("\t".join(map(str, row.values())) for row in TABLES["qrels"])
     write(folder / "qrels.tsv", "query_id\tdoc_id\trelevance", *rows)
@@ -152,9 +160,12 @@ def _tables(folder: Path) -> Keys:
 
 def _own_names(folder: Path) -> Keys:
     """Tables whose columns have the names of nobody else: `init` finds them by the ids that they share."""
-    write(folder / "notes.csv", "ref,wording", *(f'n-{at},"{one}, x"' for at, one in enumerate(TEXTS)))
-    write(folder / "calls.jsonl", *(json.dumps({"no": f"c-{at}", "said": f"what is {at}?"}) for at in range(4)))
-    write(folder / "good.tsv", "call\tnote", *(f"c-{at}\tn-{at}" for at in range(4)))
+    write(folder / "notes.csv", "ref,wording", *(f'n-{number},"{text}, x"' for number, text in enumerate(TEXTS)))
+    write(
+        folder / "calls.jsonl",
+        *(json.dumps({"no": f"c-{number}", "said": f"what is {number}?"}) for number in range(4)),
+    )
+    write(folder / "good.tsv", "call\tnote", *(f"c-{number}\tn-{number}" for number in range(4)))
     columns = {
         "documents": {"doc_id": "ref", "text": "wording"},
         "queries": {"query_id": "no", "text": "said"},
@@ -172,8 +183,8 @@ def _own_names(folder: Path) -> Keys:
 
 def _answered_by(folder: Path) -> Keys:
     """Queries that each name the document that answers them."""
-    write(folder / "notes.csv", "ref,wording", *(f'n-{at},"{one}, x"' for at, one in enumerate(TEXTS)))
-    calls = ({"said": f"what is {at}?", "solved_with": f"n-{at}"} for at in range(4))
+    write(folder / "notes.csv", "ref,wording", *(f'n-{number},"{text}, x"' for number, text in enumerate(TEXTS)))
+    calls = ({"said": f"what is {number}?", "solved_with": f"n-{number}"} for number in range(4))
     write(folder / "calls.jsonl", *map(json.dumps, calls))
     columns = {
         "documents": {"doc_id": "ref", "text": "wording"},
@@ -191,39 +202,48 @@ def _answered_by(folder: Path) -> Keys:
 
 
 def _pairs(folder: Path) -> Keys:
-    write(folder / "faq.csv", "question;answer;split", *(f"what is {at}?;{TEXTS[at]};train" for at in range(4)))
+    write(
+        folder / "faq.csv",
+        "question;answer;split",
+        *(f"what is {number}?;{TEXTS[number]};train" for number in range(4)),
+    )
     columns = {"documents": {"text": "answer"}, "queries": {"text": "question"}}
     return {"documents": "faq.csv", "queries": "faq.csv", "paired": True, "columns": columns}
 
 
 def _tripclick(folder: Path) -> Keys:
     documents = [
-        f"<DOC>\n<DOCNO>{at}</DOCNO>\n<TITLE>T{at}</TITLE>\n<TEXT>{text}\nmore\n</TEXT>\n</DOC>"
-        for at, text in enumerate(TEXTS)
+        f"<DOC>\n<DOCNO>{number}</DOCNO>\n<TITLE>T{number}</TITLE>\n<TEXT>{text}\nmore\n</TEXT>\n</DOC>"
+        for number, text in enumerate(TEXTS)
     ]
     write(folder / "documents" / "docs_grp_00.txt", *documents)
-    topics = [f"<top>\n\n<num> Number: {10 + at}\n<title> what is\n{at}\n\n<desc> x\n</top>" for at in range(3)]
+    topics = [
+        f"<top>\n\n<num> Number: {10 + number}\n<title> what is\n{number}\n\n<desc> x\n</top>" for number in range(3)
+    ]
     write(folder / "topics" / "topics.head.txt", *topics)
-    write(folder / "qrels" / "qrels.raw.head.txt", *(f"{10 + at} 0 {at} 1" for at in range(3)))
+    write(folder / "qrels" / "qrels.raw.head.txt", *(f"{10 + number} 0 {number} 1" for number in range(3)))
     return {"splits": {"train": ["head"]}, "labels": {"train": "raw"}}
 
 
 def _multireqa(folder: Path) -> Keys:
     for split in ("train", "dev"):
-        asked = [
+        questions = [
             {
-                "qid": f"{split}{at}",
-                "question": f"what is {at}?",
+                "qid": f"{split}{row}",
+                "question": f"what is {row}?",
                 "answers": [text.split()[0]],
                 "detected_answers": [{"text": text.split()[0], "char_spans": [[0, len(text.split()[0]) - 1]]}],
             }
-            for at, text in enumerate(TEXTS)
+            for row, text in enumerate(TEXTS)
         ]
-        contexts = [{"context": f"{text}. And more.", "qas": [of]} for text, of in zip(TEXTS, asked, strict=True)]
+        contexts = [
+            {"context": f"{text}. And more.", "qas": [question]}
+            for text, question in zip(TEXTS, questions, strict=True)
+        ]
         write(folder / "mrqa" / split / "SQuAD.jsonl", '{"header": {}}', *map(json.dumps, contexts))
         parts = [
-            {"candidate_id": f"SQuAD_{split}{at}/_{number}", "response_start": start, "response_end": end}
-            for at, text in enumerate(TEXTS)
+            {"candidate_id": f"SQuAD_{split}{row}/_{number}", "response_start": start, "response_end": end}
+            for row, text in enumerate(TEXTS)
             for number, start, end in ((0, 0, len(text) + 1), (1, len(text) + 2, len(text) + 11))
         ]
         write(folder / split / "SQuAD" / "candidates.json", *map(json.dumps, parts))
@@ -273,7 +293,7 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
 
     `docstrings` and `ir_datasets` are left out: they read what is installed, not what somebody gives.
     """
-    own = {
+    formats = {
         "beir": _beir,
         "lines": _lines,
         "msmarco": _msmarco,
@@ -289,7 +309,7 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
         "huggingface": _huggingface,
         "multireqa": _multireqa,
     }
-    others = {
+    variants = {
         "tevatron with passages": ("tevatron", _older_tevatron),
         "tables in Parquet": ("tables", _parquet),
         "tables of pairs": ("tables", _pairs),
@@ -297,7 +317,7 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
         "tables of answered queries": ("tables", _answered_by),
         "senteval with classes": ("senteval", _senteval_classes),
     }
-    return {name: (name, write) for name, write in own.items()} | others
+    return {name: (name, write) for name, write in formats.items()} | variants
 
 
 def collection(name: str, folder: Path) -> Keys:

@@ -22,9 +22,9 @@ def mount(folder: Path, options: str) -> None:
 
 def attempt(words: list[str]) -> tuple[int, str]:
     """Run the command; its status, and its last line of errors."""
-    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stderr(io.StringIO()) as output, contextlib.redirect_stdout(io.StringIO()):
         status = main(words)
-    return status, (said.getvalue().removesuffix(f"{KEPT}\n").strip().splitlines() or [""])[-1]
+    return status, (output.getvalue().removesuffix(f"{KEPT}\n").strip().splitlines() or [""])[-1]
 
 
 def fill(config: str, profile: str, disk: Path, runs: str) -> None:

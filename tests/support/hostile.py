@@ -49,8 +49,8 @@ def counted(size: Cases, case: Callable[..., str], *draws: Callable[[Random], An
             counts["failed"] += 1
             error.add_note(f"case {number}: {drawn}")
             file, line, *_ = extract_tb(error.__traceback__)[-1]
-            known = failed.setdefault((type(error), file, line), error)
-            if len(error.__notes__[-1]) < len(known.__notes__[-1]):
+            example = failed.setdefault((type(error), file, line), error)
+            if len(error.__notes__[-1]) < len(example.__notes__[-1]):
                 failed[type(error), file, line] = error
     print(f"{counts.total()} cases: {dict(counts)}")
     if failed:
@@ -63,5 +63,5 @@ def one_line(error: UserError, *places: str) -> str:
     message = str(error)
     assert any(str(UserError(place))[:200] in message for place in places), message
     assert len(message) <= CHARACTERS, message[:CHARACTERS]
-    assert not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in message), repr(message)
+    assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in message), repr(message)
     return "refused"

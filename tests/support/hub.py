@@ -58,14 +58,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        found = re.fullmatch(r"/api/models/([^/]+/[^/?]+)(?:/tree/([^/?]+))?(\?.*)?", self.path)
-        assert found, self.path
-        name, branch = found[1], found[2] or "main"
+        match = re.fullmatch(r"/api/models/([^/]+/[^/?]+)(?:/tree/([^/?]+))?(\?.*)?", self.path)
+        assert match, self.path
+        name, branch = match[1], match[2] or "main"
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             self._answer(401, {"error": "Invalid credentials"})
         elif name not in self.server.repositories:
             self._answer(404, {"error": "no such repository"}, code="RepoNotFound")
-        elif found[2] is None:
+        elif match[2] is None:
             self._answer(200, {"id": name})
         elif branch not in self.server.repositories[name]:
             self._answer(404, {"error": "no such revision"}, code="RevisionNotFound")
@@ -78,31 +78,31 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/api/repos/create":
-            asked = json.loads(raw)
-            owner, name = asked["organization"], f"{asked['organization']}/{asked['name']}"
+            request = json.loads(raw)
+            owner, name = request["organization"], f"{request['organization']}/{request['name']}"
             if owner in self.server.closed_to:
                 self._answer(403, {"error": "You don't have the rights"})
                 return
-            if asked.get("visibility") == "private":
+            if request.get("visibility") == "private":
                 self.server.private.add(name)
             self.server.repositories.setdefault(name, {"main": {".gitattributes": b""}})
             self._answer(200, {"url": f"{self.server.url}/{name}"})
         elif self.path == "/api/validate-yaml":
             self._answer(200, {"errors": [], "warnings": []})
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(preupload|commit|branch)/([^/?]+)(\?.*)?", self.path):
-            self._of_branch(found[1], found[2], found[3], raw)
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(preupload|commit|branch)/([^/?]+)(\?.*)?", self.path):
+            self._of_branch(match[1], match[2], match[3], raw)
         else:
             raise AssertionError(self.path)
 
-    def _of_branch(self, name: str, what: str, branch: str, raw: bytes) -> None:
+    def _of_branch(self, name: str, action: str, branch: str, raw: bytes) -> None:
         branches = self.server.repositories[name]
-        if what == "branch":
+        if action == "branch":
             branches.setdefault(branch, dict(branches["main"]))
             self._answer(200, {})
-        elif what == "preupload":
+        elif action == "preupload":
             files = [
-                {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
-                for one in json.loads(raw)["files"]
+                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                for file in json.loads(raw)["files"]
             ]
             self._answer(200, {"files": files})
         else:

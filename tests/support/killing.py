@@ -44,16 +44,16 @@ def arm(kind: str, number: int) -> None:
     read = cluster.read_cluster
     cluster.read_cluster = lambda path: read(path).model_copy(update={"save_seconds": 0.0})
     leases.EXPIRE_SECONDS = float(os.environ.get("SPARRING_TEST_STALE", leases.EXPIRE_SECONDS))
-    left = number
+    countdown = number
 
     def counted(function: Any, *, after: bool) -> Any:
         def counting(*arguments: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0 and not after:
+            nonlocal countdown
+            countdown -= 1
+            if countdown == 0 and not after:
                 die()
             result = function(*arguments, **named)
-            if left == 0:
+            if countdown == 0:
                 die()
             return result
 

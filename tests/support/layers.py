@@ -17,18 +17,18 @@ def imports(package: str) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {child.split(".")[1]: Counter() for child in graph.find_children(package)}
     for module in graph.modules - {package}:
         for target in graph.find_modules_directly_imported_by(module) - {package}:
-            one, other = module.split(".")[1], target.split(".")[1]
-            if one != other:
-                counts[one][other] += 1
+            source, dependency = module.split(".")[1], target.split(".")[1]
+            if source != dependency:
+                counts[source][dependency] += 1
     return counts
 
 
 def ordered(counts: dict[str, Counter[str]]) -> list[str]:
     """Importers first. In a circle, whatever the fewest imports of the others are left to."""
-    left, order = set(counts), []
-    while left:
-        order.append(min(left, key=lambda one: (sum(counts[other][one] for other in left), one)))
-        left.remove(order[-1])
+    pending, order = set(counts), []
+    while pending:
+        order.append(min(pending, key=lambda layer: (sum(counts[importer][layer] for importer in pending), layer)))
+        pending.remove(order[-1])
     return order
 
 
@@ -37,9 +37,9 @@ def drawing(package: str) -> str:
     counts = imports(package)
     order = ordered(counts)
     lines = [f"{package:18}" + "".join(f"{number:4}" for number in range(1, len(order) + 1))]
-    for number, one in enumerate(order, 1):
-        cells = ["·" if one == other else str(counts[one][other] or "") for other in order]
-        lines.append(f"{number:4} {one:13}" + "".join(f"{cell:>4}" for cell in cells))
+    for number, layer in enumerate(order, 1):
+        cells = ["·" if layer == target else str(counts[layer][target] or "") for target in order]
+        lines.append(f"{number:4} {layer:13}" + "".join(f"{cell:>4}" for cell in cells))
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -89,14 +89,14 @@ class Model(TextEncoder):
         saved.save_tower(self.encoder, folder, tokenizer_from, self.config.document_tokens)
         (folder / PROJECTION).mkdir(exist_ok=True)
         saved.save_weights(self.projection, folder / PROJECTION / WEIGHTS, prefix="linear.")
-        about = {
+        settings = {
             "in_features": self.projection.in_features,
             "out_features": self.config.width,
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
             "module_input_name": "token_embeddings",
         }
-        write_json(folder / PROJECTION / "config.json", about)
+        write_json(folder / PROJECTION / "config.json", settings)
         parts = {
             "2_Normalize": {"module_input_name": "token_embeddings"},
             "3_MultiVectorMask": {"skiplist_words": []},
@@ -159,9 +159,9 @@ class MultiVector(RetrieverKind):
         from sentence_transformers import MultiVectorEncoder
 
         texts = ["what is it", "one two three"]
-        ours = represent(Model.load(folder).eval(), folder, texts, "document").numpy()
-        theirs = MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
-        for row, expected in zip(ours, theirs.encode_document(texts, show_progress_bar=False), strict=True):
+        rows = represent(Model.load(folder).eval(), folder, texts, "document").numpy()
+        reference = MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
+        for row, expected in zip(rows, reference.encode_document(texts, show_progress_bar=False), strict=True):
             vectors = row[row[:, -1] > 0, :-1]
             if vectors.shape != expected.shape or not np.allclose(vectors, expected, atol=1e-5):
                 raise UserError("the exported retriever gives other vectors in sentence-transformers")
@@ -186,10 +186,10 @@ class MultiVector(RetrieverKind):
         threads: int,
     ) -> topk.Keys:
         """Multiply all tokens of the queries with all of the documents."""
-        ours, theirs = cast(Ragged, queries), Ragged.joined(cast(Sequence[Ragged], documents))
-        cosines = ours.values[0].astype(np.float32) @ theirs.values[0].astype(np.float32).T
-        best = np.maximum.reduceat(cosines, theirs.offsets[:-1], axis=1)
-        scores = np.add.reduceat(best, ours.offsets[:-1], axis=0)
+        query_rows, document_rows = cast(Ragged, queries), Ragged.joined(cast(Sequence[Ragged], documents))
+        cosines = query_rows.values[0].astype(np.float32) @ document_rows.values[0].astype(np.float32).T
+        best = np.maximum.reduceat(cosines, document_rows.offsets[:-1], axis=1)
+        scores = np.add.reduceat(best, query_rows.offsets[:-1], axis=0)
         return topk.merge([topk.keys(scores, np.asarray(order)[None, :])], k)
 
 

@@ -152,57 +152,59 @@ class Damage(NamedTuple):
 
     kind: str
     file: int
-    at: int
-    what: int
+    position: int
+    choice: int
 
 
-def _spliced(raw: bytes, at: int, what: int) -> bytes:
-    place = at % (len(raw) + 1)
-    return raw[:place] + BYTES[what % len(BYTES)] + raw[place:]
+def _spliced(raw: bytes, position: int, choice: int) -> bytes:
+    place = position % (len(raw) + 1)
+    return raw[:place] + BYTES[choice % len(BYTES)] + raw[place:]
 
 
-def _token(raw: bytes, at: int, what: int) -> bytes:
+def _token(raw: bytes, position: int, choice: int) -> bytes:
     """Another value in the place of a word, a number or a quoted text."""
-    found = list(_TOKEN.finditer(raw))
-    if not found:
-        return _spliced(raw, at, what)
-    start, end = found[at % len(found)].span()
-    value = VALUES[what % len(VALUES)]
-    text = value if isinstance(value, str) and at % 2 else json.dumps(value, allow_nan=True)
+    tokens = list(_TOKEN.finditer(raw))
+    if not tokens:
+        return _spliced(raw, position, choice)
+    start, end = tokens[position % len(tokens)].span()
+    value = VALUES[choice % len(VALUES)]
+    text = value if isinstance(value, str) and position % 2 else json.dumps(value, allow_nan=True)
     return raw[:start] + text.encode("utf-8", "surrogatepass") + raw[end:]
 
 
-def _json(raw: bytes, at: int, what: int) -> bytes:
+def _json(raw: bytes, position: int, choice: int) -> bytes:
     """Another value in the place of one inside a line, or a file, of JSON."""
     lines = raw.split(b"\n")
-    number = at % len(lines)
+    number = position % len(lines)
     for before, part, after in (([], raw, []), (lines[:number], lines[number], lines[number + 1 :])):
         try:
             tree = json.loads(part)
         except (ValueError, RecursionError):
             continue
-        changed = json.dumps(replaced(tree, at // 7, VALUES[what % len(VALUES)]), ensure_ascii=at % 3 == 0)
+        changed = json.dumps(
+            replaced(tree, position // 7, VALUES[choice % len(VALUES)]), ensure_ascii=position % 3 == 0
+        )
         return b"\n".join([*before, changed.encode("utf-8", "surrogatepass"), *after])
-    return _token(raw, at, what)
+    return _token(raw, position, choice)
 
 
 def _lines(change: Callable[[list[bytes], int, int], list[bytes]]) -> Callable[[bytes, int, int], bytes]:
-    def changed(raw: bytes, at: int, what: int) -> bytes:
+    def changed(raw: bytes, position: int, choice: int) -> bytes:
         lines = raw.split(b"\n")
-        return b"\n".join(change(lines, at % len(lines), what % len(lines)))
+        return b"\n".join(change(lines, position % len(lines), choice % len(lines)))
 
     return changed
 
 
-def _flipped(raw: bytes, at: int, what: int) -> bytes:
+def _flipped(raw: bytes, position: int, choice: int) -> bytes:
     if not raw:
         return raw
-    place = at % len(raw)
-    return raw[:place] + bytes([raw[place] ^ (1 + what % 255)]) + raw[place + 1 :]
+    place = position % len(raw)
+    return raw[:place] + bytes([raw[place] ^ (1 + choice % 255)]) + raw[place + 1 :]
 
 
-def _encoded(raw: bytes, at: int, what: int) -> bytes:
-    return raw.decode("utf-8", "replace").encode(("utf-16", "utf-32", "utf-8-sig", "cp500")[what % 4], "replace")
+def _encoded(raw: bytes, position: int, choice: int) -> bytes:
+    return raw.decode("utf-8", "replace").encode(("utf-16", "utf-32", "utf-8-sig", "cp500")[choice % 4], "replace")
 
 
 RAW: dict[str, Callable[[bytes, int, int], bytes]] = {
@@ -211,28 +213,32 @@ RAW: dict[str, Callable[[bytes, int, int], bytes]] = {
     "json": _json,
     "flip": _flipped,
     "encode": _encoded,
-    "cut": lambda raw, at, _: raw[: at % (len(raw) + 1)],
-    "cut out": lambda raw, at, what: raw[: at % (len(raw) + 1)] + raw[at % (len(raw) + 1) + what % 40 :],
-    "drop a line": _lines(lambda lines, at, _: lines[:at] + lines[at + 1 :]),
-    "repeat a line": _lines(lambda lines, at, what: [*lines[:what], lines[at], *lines[what:]]),
-    "join lines": _lines(lambda lines, at, _: [*lines[:at], b"".join(lines[at : at + 2]), *lines[at + 2 :]]),
-    "other line ends": lambda raw, at, what: raw.replace(b"\n", (b"\r\n", b"\r", b"\x0b")[what % 3]),
-    "nothing": lambda raw, at, what: b"",
+    "cut": lambda raw, position, _: raw[: position % (len(raw) + 1)],
+    "cut out": lambda raw, position, choice: (
+        raw[: position % (len(raw) + 1)] + raw[position % (len(raw) + 1) + choice % 40 :]
+    ),
+    "drop a line": _lines(lambda lines, position, _: lines[:position] + lines[position + 1 :]),
+    "repeat a line": _lines(lambda lines, position, choice: [*lines[:choice], lines[position], *lines[choice:]]),
+    "join lines": _lines(
+        lambda lines, position, _: [*lines[:position], b"".join(lines[position : position + 2]), *lines[position + 2 :]]
+    ),
+    "other line ends": lambda raw, position, choice: raw.replace(b"\n", (b"\r\n", b"\r", b"\x0b")[choice % 3]),
+    "nothing": lambda raw, position, choice: b"",
 }
 """What may happen to the contents of a file."""
 
 
-def _compressed(path: Path, at: int, what: int) -> None:
+def _compressed(path: Path, position: int, choice: int) -> None:
     """The same under the name .gz: whole, cut, with a byte changed, twice in one, or no archive at all."""
     raw = gzip.compress(path.read_bytes())
-    raw = (raw, RAW["cut"](raw, at, 0), _flipped(raw, at, what), raw + raw, path.read_bytes())[what % 5]
+    raw = (raw, RAW["cut"](raw, position, 0), _flipped(raw, position, choice), raw + raw, path.read_bytes())[choice % 5]
     path.with_name(path.name + ".gz").write_bytes(raw)
     path.unlink()
 
 
-def _linked(path: Path, at: int, what: int) -> None:
+def _linked(path: Path, position: int, choice: int) -> None:
     """A link in its place: to itself, to nothing, to a folder, to another file, to a device, a pipe."""
-    target = (path.name, "nowhere", "..", "/etc/hostname", "/dev/null", "")[what % 6]
+    target = (path.name, "nowhere", "..", "/etc/hostname", "/dev/null", "")[choice % 6]
     path.unlink()
     if target:
         path.symlink_to(target)
@@ -240,35 +246,35 @@ def _linked(path: Path, at: int, what: int) -> None:
         os.mkfifo(path)
 
 
-def _made_a_folder(path: Path, at: int, what: int) -> None:
+def _made_a_folder(path: Path, position: int, choice: int) -> None:
     path.unlink()
     path.mkdir()
-    if what % 2:
+    if choice % 2:
         (path / "x").write_text("x")
 
 
-def _renamed(path: Path, at: int, what: int) -> None:
+def _renamed(path: Path, position: int, choice: int) -> None:
     """A copy of the file, or the file, under a hostile name that keeps its beginning and its end."""
     stem, suffix = path.name.partition(".")[0], "".join(path.suffixes)
-    name = stem + ("\n", " ", "\x1b[31m", "..", "x" * 200, "\udcff", "*", "[", ".tsv", "")[what % 10] + suffix
+    name = stem + ("\n", " ", "\x1b[31m", "..", "x" * 200, "\udcff", "*", "[", ".tsv", "")[choice % 10] + suffix
     if name != path.name:
-        (shutil.copyfile if at % 2 else os.replace)(path, path.with_name(name))
+        (shutil.copyfile if position % 2 else os.replace)(path, path.with_name(name))
 
 
-def _columns(path: Path, at: int, what: int) -> None:
+def _columns(path: Path, position: int, choice: int) -> None:
     """A Parquet table in which a column has another value, another type or another name, is gone or comes twice."""
     if path.suffix != ".parquet":
-        path.write_bytes(_token(path.read_bytes(), at, what))
+        path.write_bytes(_token(path.read_bytes(), position, choice))
         return
-    value, kind = VALUES[what % len(VALUES)], (at // 11) % 7
+    value, kind = VALUES[choice % len(VALUES)], (position // 11) % 7
     try:
         table = pq.ParquetFile(io.BytesIO(path.read_bytes())).read()
-        column = at % table.num_columns
+        column = position % table.num_columns
         name, cells = table.column_names[column], table.column(column).to_pylist()
         if kind == 0:
             table = table.drop_columns([name])
         elif kind == 1:
-            table = table.rename_columns(["text" if other == name else other for other in table.column_names])
+            table = table.rename_columns(["text" if column == name else column for column in table.column_names])
         elif kind == 2:
             table = table.append_column(name, table.column(column))
         elif kind == 3:
@@ -276,7 +282,7 @@ def _columns(path: Path, at: int, what: int) -> None:
         elif kind == 4:
             table = table.set_column(column, name, pa.array([value] * len(cells)))
         elif kind == 5:
-            raw = [BYTES[what % len(BYTES)] for _ in cells]
+            raw = [BYTES[choice % len(BYTES)] for _ in cells]
             table = table.set_column(column, name, pa.array(raw, pa.binary()).view(pa.string()))
         else:
             table = table.set_column(column, name, pa.array([*cells[:-1], value], table.schema.field(name).type))
@@ -291,7 +297,7 @@ FILES: dict[str, Callable[[Path, int, int], None]] = {
     "folder": _made_a_folder,
     "rename": _renamed,
     "columns": _columns,
-    "remove": lambda path, at, what: path.unlink(),
+    "remove": lambda path, position, choice: path.unlink(),
 }
 """What may happen to a file as such."""
 
@@ -321,20 +327,20 @@ def texts_in(tree: Any) -> list[str]:
     return [text for value in values for text in texts_in(value)]
 
 
-def replaced(tree: Any, at: int, value: Any) -> Any:
+def replaced(tree: Any, position: int, value: Any) -> Any:
     """A copy of a tree with another value in a place, or with a key or element more or less beside it."""
     tree = json.loads(json.dumps(tree))
     places = list(paths_in(tree))
-    *above, last = places[at % len(places)] or (None,)
+    *above, last = places[position % len(places)] or (None,)
     if last is None:
         return value
     node = tree
     for key in above:
         node = node[key]
-    how = (at // len(places)) % 4
-    if how == 0 and isinstance(node, dict):
+    variant = (position // len(places)) % 4
+    if variant == 0 and isinstance(node, dict):
         node[value if isinstance(value, str) else "other"] = node.pop(last)
-    elif how == 1 and isinstance(node, list):
+    elif variant == 1 and isinstance(node, list):
         node.insert(last, node[last])
     else:
         node[last] = value
@@ -343,34 +349,34 @@ def replaced(tree: Any, at: int, value: Any) -> Any:
 
 def damage(folder: Path, keys: Any, damages: list[Damage]) -> Any:
     """Do some damage to the files below a folder; the tree of keys, to which some may be done too."""
-    for one in damages:
-        if one.kind == "keys":
-            keys = replaced(keys, one.at, VALUES[one.what % len(VALUES)])
+    for damage in damages:
+        if damage.kind == "keys":
+            keys = replaced(keys, damage.position, VALUES[damage.choice % len(VALUES)])
             continue
         files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         if not files:
             break
-        path = files[one.file % len(files)]
-        if one.kind in RAW:
-            path.write_bytes(RAW[one.kind](path.read_bytes(), one.at, one.what))
+        path = files[damage.file % len(files)]
+        if damage.kind in RAW:
+            path.write_bytes(RAW[damage.kind](path.read_bytes(), damage.position, damage.choice))
         else:
-            FILES[one.kind](path, one.at, one.what)
+            FILES[damage.kind](path, damage.position, damage.choice)
     return keys
 
 
 def raw(whole: bytes, done: list[Damage]) -> bytes:
     """Do some damage to the contents of a file; what damages files as such, to a value in it."""
-    for one in done:
-        whole = RAW.get(one.kind, RAW["json"])(whole, one.at, one.what)
+    for damage in done:
+        whole = RAW.get(damage.kind, RAW["json"])(whole, damage.position, damage.choice)
     return whole
 
 
 def yaml_of(tree: Any, damages: list[Damage]) -> bytes:
     """A tree of keys as YAML, both damaged."""
-    for one in damages:
-        if one.kind == "keys":
-            tree = replaced(tree, one.at, VALUES[one.what % len(VALUES)])
+    for damage in damages:
+        if damage.kind == "keys":
+            tree = replaced(tree, damage.position, VALUES[damage.choice % len(VALUES)])
     raw = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
-    for one in damages:
-        raw = RAW[one.kind](raw, one.at, one.what) if one.kind in RAW else raw
+    for damage in damages:
+        raw = RAW[damage.kind](raw, damage.position, damage.choice) if damage.kind in RAW else raw
     return raw

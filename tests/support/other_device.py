@@ -36,31 +36,31 @@ class WrongDeviceError(RuntimeError):
 class There(Tensor):
     """A tensor on the other device."""
 
-    here: Tensor
+    inner: Tensor
     """Its numbers."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, here: Tensor) -> There:
-        made: There = Tensor._make_wrapper_subclass(
+    def __new__(cls, tensor: Tensor) -> There:
+        wrapper: There = Tensor._make_wrapper_subclass(
             cls,
-            here.size(),
-            strides=here.stride(),
-            storage_offset=here.storage_offset(),
-            dtype=here.dtype,
+            tensor.size(),
+            strides=tensor.stride(),
+            storage_offset=tensor.storage_offset(),
+            dtype=tensor.dtype,
             device=DEVICE,
             requires_grad=False,
         )
-        made.here = here
-        return made
+        wrapper.inner = tensor
+        return wrapper
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return computed(function, args, kwargs or {})
 
     def tolist(self) -> Any:
-        return self.here.tolist()
+        return self.inner.tolist()
 
 
 class Factories(TorchDispatchMode):
@@ -72,30 +72,30 @@ class Factories(TorchDispatchMode):
 
 def computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation's result, on the device where it belongs."""
-    asked = kwargs.get("device")
-    tensors = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)]
-    there = any(isinstance(one, There) for one in tensors)
-    if there and function.overloadpacket not in COPIES:
+    target = kwargs.get("device")
+    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+    remote = any(isinstance(tensor, There) for tensor in tensors)
+    if remote and function.overloadpacket not in COPIES:
         _refuse_mixed(function, args, kwargs)
-    inside = tree_map(lambda one: one.here if isinstance(one, There) else one, (args, kwargs))
-    if asked is not None:
+    inside = tree_map(lambda value: value.inner if isinstance(value, There) else value, (args, kwargs))
+    if target is not None:
         inside[1]["device"] = torch.device("cpu")
     result = function(*inside[0], **inside[1])
-    if not (torch.device(asked).type == "meta" if asked is not None else there):
+    if not (torch.device(target).type == "meta" if target is not None else remote):
         return result
     if function.overloadpacket is torch.ops.aten.copy_ and not isinstance(args[0], There):
         return args[0]
     wrapped = tree_map(
-        lambda one: There(one) if isinstance(one, Tensor) and not isinstance(one, There) else one, result
+        lambda value: There(value) if isinstance(value, Tensor) and not isinstance(value, There) else value, result
     )
     return return_and_correct_aliasing(function, args, kwargs, wrapped)
 
 
 def _refuse_mixed(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
     checked = (args[0], args[2:]) if function.overloadpacket in INDEXING else (args, kwargs)
-    for one in tree_flatten(checked)[0]:
-        if isinstance(one, Tensor) and not isinstance(one, There) and one.ndim > 0:
-            raise WrongDeviceError(f"{function}: a tensor of shape {tuple(one.shape)} is in the machine's memory")
+    for value in tree_flatten(checked)[0]:
+        if isinstance(value, Tensor) and not isinstance(value, There) and value.ndim > 0:
+            raise WrongDeviceError(f"{function}: a tensor of shape {tuple(value.shape)} is in the machine's memory")
 
 
 @contextmanager
@@ -106,11 +106,11 @@ def rehearsed(patch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     def autocast(kind: str, *args: Any, **options: Any) -> Any:
         return nullcontext() if kind == DEVICE.type else real(kind, *args, **options)
 
-    made = torch.tensor
+    constructor = torch.tensor
 
     def tensor(data: Any, *, device: Any = None, **options: Any) -> Tensor:
         """`torch.tensor` dispatches nothing, and would make a tensor without numbers."""
-        return made(data, **options).to(device or "cpu")
+        return constructor(data, **options).to(device or "cpu")
 
     patch.setattr(torch, "tensor", tensor)
     patch.setattr(torch, "autocast", autocast)

@@ -14,12 +14,12 @@ Matrix = list[list[float]]
 
 def nearest(products: Matrix, i: int, count: int) -> set[int]:
     """NN(i, k), Eq. 3: all that are at least as similar as the k-th of the others; i itself always."""
-    others = [j for j in range(len(products)) if j != i]
-    similar = sorted((products[i][j] for j in others), reverse=True)
-    if count == 0 or not others:
+    rest = [j for j in range(len(products)) if j != i]
+    similar = sorted((products[i][j] for j in rest), reverse=True)
+    if count == 0 or not rest:
         return {i}
     kth = similar[min(count, len(similar)) - 1]
-    return {i} | {j for j in others if products[i][j] >= kth}
+    return {i} | {j for j in rest if products[i][j] >= kth}
 
 
 def reciprocal(products: Matrix, i: int, count: int) -> set[int]:
@@ -66,21 +66,21 @@ def connections(products: Matrix, config: NeighboursConfig) -> Matrix:
     return mixtures
 
 
-def jaccard(one: list[float], other: list[float]) -> float:
+def jaccard(first: list[float], second: list[float]) -> float:
     """Eq. 9 to 11."""
-    union = sum(map(max, one, other))
-    return sum(map(min, one, other)) / union if union > 0 else 0.0
+    union = sum(map(max, first, second))
+    return sum(map(min, first, second)) / union if union > 0 else 0.0
 
 
-def normalised(values: list[float], how: str) -> list[float]:
+def normalised(values: list[float], method: str) -> list[float]:
     """Eq. 13 and 14."""
     lowest, highest, mean = min(values), max(values), sum(values) / len(values)
     spread = {
         "none": 1.0,
         "max-min": highest - lowest,
         "std": math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)),
-    }[how]
-    base = 0.0 if how == "none" else lowest
+    }[method]
+    base = 0.0 if method == "none" else lowest
     return [(value - base) / spread if spread > 0 else 0.0 for value in values]
 
 

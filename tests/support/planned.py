@@ -40,8 +40,8 @@ SMALL = [path for path in CONFIGS if KEY in (tree := read_based(path)) and tree[
 def planned(config: Path, *sets: str) -> Planned:
     """A config's plan, with `--set` values. `adapt` takes numbers from its collection, which is not there: the texts of
     a package are others in its next version. Of a cross-validation it is that of one seed."""
-    there = "data={format: beir, path: nowhere}"
-    assignments = {"adapt": [there], "folds": [f"sets={json.dumps([there, 'seeds=[1]'])}"]}.get(
+    source = "data={format: beir, path: nowhere}"
+    assignments = {"adapt": [source], "folds": [f"sets={json.dumps([source, 'seeds=[1]'])}"]}.get(
         read_based(config)["recipe"], []
     )
     nowhere = Path("nowhere")

@@ -35,8 +35,8 @@ class Variant:
 
     def own(self, language_model: Path) -> dict[str, Any]:
         """The objective's own arguments."""
-        given: dict[str, Any] = {"bottleneck": BottleneckConfig(**self.bottleneck)} if self.bottleneck else {}
-        return given | ({"generator": language_model} if self.generator else {})
+        options: dict[str, Any] = {"bottleneck": BottleneckConfig(**self.bottleneck)} if self.bottleneck else {}
+        return options | ({"generator": language_model} if self.generator else {})
 
 
 CONDENSER = {"task": "masked", "decoder_rate": 0.3, "decoder_reads": "states", "decoder_weights": "random"}

@@ -27,5 +27,5 @@ def profile(tmp_path: Path, **keys: Any) -> Path:
 
 def stated(tmp_path: Path, hardware: dict[str, Any] | None = None, **keys: Any) -> Path:
     """The profile of a cluster that is not here."""
-    own = {"hardware": {**HARDWARE, **(hardware or {})}, **keys}
-    return profile(tmp_path, mode="ray", device="cuda", price_per_hour=30.0, **own)
+    settings = {"hardware": {**HARDWARE, **(hardware or {})}, **keys}
+    return profile(tmp_path, mode="ray", device="cuda", price_per_hour=30.0, **settings)

@@ -116,12 +116,12 @@ def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
         "train": tiny.training(LIKELIHOOD, updates=2),
     }
     queries = map(json.loads, (folder / "answered" / "queries.jsonl").read_text().splitlines())
-    given = [
+    rows = [
         {"_id": query["_id"], "expansions": {"titles": [query["text"].split()[0], *query["metadata"]["answers"]]}}
         for query in queries
         if "metadata" in query
     ]
-    (folder / "titles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+    (folder / "titles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = [f"{query} Q0 d{rank} {rank} {9 - rank} other\n" for query in ("q0", "q6") for rank in range(1, 6)]
     (folder / "other.run").write_text("".join(run))
     tree["evaluate"]["other_rankings"] = {"other": {"path": str(folder / "other.run")}}
@@ -162,8 +162,8 @@ def in_one_split(folder: Path) -> Path:
     lines = [
         line
         for split in ("train", "dev", "test")
-        if (own := folder / "qrels" / f"{split}.tsv").exists()
-        for line in own.read_text().splitlines()[1:]
+        if (judgements := folder / "qrels" / f"{split}.tsv").exists()
+        for line in judgements.read_text().splitlines()[1:]
     ]
     shutil.rmtree(folder / "qrels")
     (folder / "qrels").mkdir()

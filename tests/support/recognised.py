@@ -24,23 +24,25 @@ def beir(folder: Path) -> None:
     jsonl(folder / "corpus.jsonl.gz", *({"_id": d, "title": "", "text": text} for d, text in DOCUMENTS))
     jsonl(folder / "queries.jsonl", *({"_id": q, "text": text} for q, text, _ in QUERIES))
     for split in ("train", "test"):
-        of = [f"{q}\td{q[1:]}\t1" for q, _, there in QUERIES if there == split]
-        write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore", *of)
+        lines = [f"{q}\td{q[1:]}\t1" for q, _, query_split in QUERIES if query_split == split]
+        write(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore", *lines)
 
 
 def msmarco(folder: Path) -> None:
     write(folder / "collection.tsv", *(f"{d}\thttp://a.b\tA title\t{text}" for d, text in DOCUMENTS))
     for split in ("train", "dev"):
-        there = [(q, text) for q, text, own in QUERIES if (own == "train") == (split == "train")]
-        write(folder / f"queries.{split}.tsv", *(f"{q}\t{text}" for q, text in there))
-        write(folder / f"qrels.{split}.tsv", *(f"{q} 0 d{q[1:]} 1" for q, _ in there))
+        rows = [(q, text) for q, text, query_split in QUERIES if (query_split == "train") == (split == "train")]
+        write(folder / f"queries.{split}.tsv", *(f"{q}\t{text}" for q, text in rows))
+        write(folder / f"qrels.{split}.tsv", *(f"{q} 0 d{q[1:]} 1" for q, _ in rows))
 
 
 def dpr(folder: Path) -> None:
     write(folder / "passages.tsv", "id\ttext\ttitle", *(f"{d[1:]}\t{text}\tA title" for d, text in DOCUMENTS))
-    asked = [{"question": text, "answers": ["x"], "positive_ctxs": [{"passage_id": q[1:]}]} for q, text, _ in QUERIES]
-    (folder / "biencoder-train.json").write_text(json.dumps(asked[:8]))
-    (folder / "biencoder-dev.json").write_text(json.dumps(asked[8:]))
+    questions = [
+        {"question": text, "answers": ["x"], "positive_ctxs": [{"passage_id": q[1:]}]} for q, text, _ in QUERIES
+    ]
+    (folder / "biencoder-train.json").write_text(json.dumps(questions[:8]))
+    (folder / "biencoder-dev.json").write_text(json.dumps(questions[8:]))
     write(folder / "nq-test.csv", *(f"{text}\t['x']" for _, text, _ in QUERIES[:3]))
 
 
@@ -93,11 +95,11 @@ def answered(folder: Path) -> None:
     """Each ticket names the article that solved it. Both tables have numbers of rows too."""
     rows = (f"{i},KB{d},A title,{text}" for i, (d, text) in enumerate(DOCUMENTS, 1))
     write(folder / "articles.csv", "row,article_no,headline,body", *rows)
-    asked = (
+    tickets = (
         {"row": n, "ticket": f"T{q}", "wording": text, "solved_by": f"KBd{n // 2}"}
         for n, (q, text, _) in enumerate(QUERIES)
     )
-    jsonl(folder / "tickets.jsonl", *asked)
+    jsonl(folder / "tickets.jsonl", *tickets)
 
 
 def answered_without_ids(folder: Path) -> None:

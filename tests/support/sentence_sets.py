@@ -24,8 +24,8 @@ def sentence_sets(folder: Path) -> dict[str, Any]:
         for number in range(count):
             words = sentence().split()
             kept = number % 6 / 5
-            other = [word if rng.random() < kept else sentence().split()[0] for word in words]
-            pairs.append(f"{number % 6}\t{' '.join(words)}\t{' '.join(other)}")
+            paraphrase = [word if rng.random() < kept else sentence().split()[0] for word in words]
+            pairs.append(f"{number % 6}\t{' '.join(words)}\t{' '.join(paraphrase)}")
         write(folder / f"pairs.{split}.tsv", "score\tsentence1\tsentence2", *pairs)
     write(
         folder / "words.tsv",
@@ -35,8 +35,8 @@ def sentence_sets(folder: Path) -> dict[str, Any]:
     for split, count in (("train", 12), ("test", 5)):
         lines = []
         for _ in range(count):
-            one = sentence()
-            lines += [f"same\t{one}\t{one}", f"other\t{one}\t{sentence()}"]
+            text = sentence()
+            lines += [f"same\t{text}\t{text}", f"other\t{text}\t{sentence()}"]
         write(folder / f"same.{split}.tsv", "label\tsentence1\tsentence2", *lines)
     pairs_of = {"format": "tsv", "path": f"{folder}/pairs.{{split}}.tsv"}
     return {

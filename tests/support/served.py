@@ -21,7 +21,7 @@ class Served(NamedTuple):
 
     url: str
     process: subprocess.Popen[str]
-    said: list[str]
+    output: list[str]
     """What it has printed before it was ready."""
 
     def get(self, path: str) -> Any:
@@ -61,14 +61,14 @@ def served(place: Place, *words: str, warnings: str = "error") -> Iterator[Serve
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        said: list[str] = []
+        output: list[str] = []
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line)
-            if found := re.fullmatch(r"Ready: (http://\S+)\n", line):
-                yield Served(found.group(1), process, said)
+            output.append(line)
+            if match := re.fullmatch(r"Ready: (http://\S+)\n", line):
+                yield Served(match.group(1), process, output)
                 return
-        raise AssertionError("".join(said))
+        raise AssertionError("".join(output))
     finally:
         if process.poll() is None:
             process.kill()

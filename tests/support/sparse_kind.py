@@ -117,10 +117,10 @@ class Sparse(RetrieverKind):
         from sentence_transformers import SparseEncoder
 
         texts = ["what is it", "one two three"]
-        ours = represent(Model.load(folder).eval(), folder, texts, "document")
-        theirs = SparseEncoder(str(folder), device="cpu", local_files_only=True)
-        weights = theirs.encode_document(texts, convert_to_sparse_tensor=False, show_progress_bar=False)
-        if not torch.allclose(ours, weights, atol=1e-5):
+        vectors = represent(Model.load(folder).eval(), folder, texts, "document")
+        reference = SparseEncoder(str(folder), device="cpu", local_files_only=True)
+        weights = reference.encode_document(texts, convert_to_sparse_tensor=False, show_progress_bar=False)
+        if not torch.allclose(vectors, weights, atol=1e-5):
             raise UserError("the exported retriever gives other weights in sentence-transformers")
 
     def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:

@@ -109,9 +109,9 @@ class Options(Config):
     names: list[str] = []
 
 
-def chain(*, text: str = "a", other: str = "b", number: int = 1) -> dict[str, Step]:
+def chain(*, text: str = "a", second: str = "b", number: int = 1) -> dict[str, Step]:
     """Two beginnings, their join, a join of that, and an end that stands on one beginning alone."""
-    a, b = step("a", write, text=text), step("b", write, text=other)
+    a, b = step("a", write, text=text), step("b", write, text=second)
     ab = step("ab", join, parts=[a, b], options=Options(number=number))
     end = step("end", join, parts=[ab], options=None)
     aside = step("aside", join, parts=[b], options=None)

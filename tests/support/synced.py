@@ -42,8 +42,8 @@ def spied_on() -> Iterator[set[str]]:
     def checked(store: Store, node: Step, record: dict[str, Any]) -> None:
         cluster, out = record["cluster"] or {}, store.path(node)
         if cluster.get("mode") == "inline" and not node.code and not (out / RECORD).exists():
-            left = unsynced(out, record["started"], synced)
-            assert not left, f"{node.label}: {node.function.__name__} has not synced {', '.join(left)}"
+            files = unsynced(out, record["started"], synced)
+            assert not files, f"{node.label}: {node.function.__name__} has not synced {', '.join(files)}"
             seen.add(node.function.__name__)
         write(store, node, record)
 

@@ -36,8 +36,8 @@ def write_beir(folder: Path, data: Path) -> Path:
             file.write(json.dumps({"_id": row["doc_id"], "title": row["title"], "text": row["text"]}) + "\n")
     with (folder / "queries.jsonl").open("w") as file:
         for row in queries:
-            told = {"metadata": {"answers": row["answers"]}} if row["answers"] else {}
-            file.write(json.dumps({"_id": row["query_id"], "text": row["text"], **told}) + "\n")
+            metadata = {"metadata": {"answers": row["answers"]}} if row["answers"] else {}
+            file.write(json.dumps({"_id": row["query_id"], "text": row["text"], **metadata}) + "\n")
     for split in sorted({row["split"] for row in qrels}):
         with (folder / "qrels" / f"{split}.tsv").open("w") as file:
             file.write("query-id\tcorpus-id\tscore\n")

@@ -193,10 +193,15 @@ def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_grou
         row_group_size=row_group,
     )
     splits = ["train" if i % 3 else ("dev" if i % 2 else "test") for i in range(queries)]
-    asked = [" ".join(texts[i].split()[: 1 + i % 5]) for i in range(queries)]
+    query_texts = [" ".join(texts[i].split()[: 1 + i % 5]) for i in range(queries)]
     pq.write_table(
         pa.table(
-            {"query_id": [f"q{i}" for i in range(queries)], "text": asked, "answers": [[]] * queries, "split": splits},
+            {
+                "query_id": [f"q{i}" for i in range(queries)],
+                "text": query_texts,
+                "answers": [[]] * queries,
+                "split": splits,
+            },
             schema=QUERIES,
         ),
         folder / "queries.parquet",
@@ -226,8 +231,8 @@ def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
     texts = pq.read_table(data / "documents.parquet")["text"].to_pylist()
     for i, row in enumerate(rows):
         words = texts[i].split()
-        own = [" ".join(words[-3:])] if rare else [" ".join(words[:2]), words[0]]
-        row["answers"] = [] if i % 6 == 5 else own
+        answers = [" ".join(words[-3:])] if rare else [" ".join(words[:2]), words[0]]
+        row["answers"] = [] if i % 6 == 5 else answers
     pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     return folder
 
@@ -244,10 +249,10 @@ def with_own(folder: Path, data: Path, own: list[tuple[str, str]], *, left_out: 
 
 def without_own(ranking: list[dict[str, Any]], data: Path, k: int) -> list[dict[str, Any]]:
     """The rows of a ranking without queries' own documents, ranked anew and cut to `k` a query."""
-    own = {(row["query_id"], row["doc_id"]) for row in pq.read_table(data / own_documents.FILE).to_pylist()}
+    pairs = {(row["query_id"], row["doc_id"]) for row in pq.read_table(data / own_documents.FILE).to_pylist()}
     ranks, rows = Counter[str](), []
     for row in ranking:
-        if (query := row["query_id"], row["doc_id"]) not in own and ranks[query] < k:
+        if (query := row["query_id"], row["doc_id"]) not in pairs and ranks[query] < k:
             ranks[query] += 1
             rows.append({**row, "rank": ranks[query]})
     return rows

@@ -100,30 +100,30 @@ def lines(place: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
-def assert_close(one: Path, other: Path) -> None:
+def assert_close(folder: Path, reference: Path) -> None:
     """The same losses, gradient norms, and means of gradients.
 
     Weights are not compared: where a gradient is 0 but for rounding (the bias of a softmax), Adam takes steps of full
     length in directions that mean nothing.
     """
-    for a, b in zip(lines(one), lines(other), strict=True):
+    for a, b in zip(lines(folder), lines(reference), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=1e-5)
-    moments = [load_file(place / "state" / "optimizer.safetensors") for place in (one, other)]
+    moments = [load_file(place / "state" / "optimizer.safetensors") for place in (folder, reference)]
     assert moments[0].keys() == moments[1].keys()
     for name, value in moments[0].items():
         if name.endswith("exp_avg"):
             torch.testing.assert_close(moments[1][name], value, rtol=2e-3, atol=2e-5, msg=name)
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(folder: Path, reference: Path) -> None:
     """Bitwise the same model, optimizer, and lines of metrics."""
-    a, b = weights(one), weights(other)
+    a, b = weights(folder), weights(reference)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
-    a, b = (load_file(place / "state" / "optimizer.safetensors") for place in (one, other))
+    a, b = (load_file(place / "state" / "optimizer.safetensors") for place in (folder, reference))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
-    assert lines(one) == lines(other)
+    assert lines(folder) == lines(reference)
 
 
 def updates_of_two_runs(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any]) -> tuple[list[int], list[int]]:

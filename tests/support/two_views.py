@@ -78,10 +78,10 @@ class TwoViews(objective.Objective):
         count = len(first)
         counts = of_workers(count)
         mine = self.projector(gather(first, counts))[first_row(counts) :][:count]
-        theirs = self.projector(gather(second, counts))
-        here = first_row(counts) + torch.arange(count, device=first.device)
-        target = torch.zeros(count, len(theirs), device=first.device).scatter_(1, here.unsqueeze(1), 1.0)
-        return Scores(student=mine @ theirs.T, target=target, where=torch.ones_like(target, dtype=torch.bool))
+        keys = self.projector(gather(second, counts))
+        rows = first_row(counts) + torch.arange(count, device=first.device)
+        target = torch.zeros(count, len(keys), device=first.device).scatter_(1, rows.unsqueeze(1), 1.0)
+        return Scores(student=mine @ keys.T, target=target, where=torch.ones_like(target, dtype=torch.bool))
 
 
 Objective = TwoViews

@@ -22,8 +22,8 @@ def unit(rows: int, *, seed: int, size: int = 4) -> Tensor:
 def batch(queries: Tensor, documents: Tensor) -> Scores:
     """Query i asks for document i; documents beyond those are mined negatives."""
     count = len(queries)
-    own = documents[:count]
-    other = ~torch.eye(count, dtype=torch.bool)
+    positives = documents[:count]
+    mask = ~torch.eye(count, dtype=torch.bool)
     student = queries @ documents.T
     target = torch.eye(count, len(documents), dtype=student.dtype)
     return Scores(
@@ -31,11 +31,11 @@ def batch(queries: Tensor, documents: Tensor) -> Scores:
         target=target,
         where=torch.ones_like(student, dtype=torch.bool),
         others={
-            "query-query": Block(queries @ queries.T, other),
-            "document-query": Block(own @ queries.T, other),
-            "document-document": Block(own @ own.T, other),
-            "document-candidate": Block(own @ documents.T, target == 0),
-            "document-mined": Block(own @ documents[count:].T, torch.ones(count, len(documents) - count).bool()),
+            "query-query": Block(queries @ queries.T, mask),
+            "document-query": Block(positives @ queries.T, mask),
+            "document-document": Block(positives @ positives.T, mask),
+            "document-candidate": Block(positives @ documents.T, target == 0),
+            "document-mined": Block(positives @ documents[count:].T, torch.ones(count, len(documents) - count).bool()),
         },
     )
 
@@ -44,9 +44,9 @@ def objective_scores(queries: Tensor, documents: Tensor) -> Scores:
     """The same batch as `batch` makes, scored by the retriever's objective: no two texts are the same."""
     count, mined = len(queries), len(documents) - len(queries)
     none: Any = None  # tokens: the vectors are given
-    own, shared = torch.arange(count).unsqueeze(1), count + torch.arange(mined).expand(count, -1)
-    columns = torch.cat([own, shared], 1)
-    made = RetrieverBatch(
+    diagonal, shared = torch.arange(count).unsqueeze(1), count + torch.arange(mined).expand(count, -1)
+    columns = torch.cat([diagonal, shared], 1)
+    batch = RetrieverBatch(
         queries=none,
         documents=none,
         query_keys=torch.arange(count),
@@ -54,10 +54,10 @@ def objective_scores(queries: Tensor, documents: Tensor) -> Scores:
         columns=columns,
         target=(torch.arange(1 + mined) == 0).expand(count, -1).to(queries.dtype),
         where=torch.ones_like(columns, dtype=torch.bool),
-        relevant_keys=own,
+        relevant_keys=diagonal,
         teacher=None,
     )
-    return batch_scores(queries, documents, made)
+    return batch_scores(queries, documents, batch)
 
 
 def one_row(positive: float, negatives: list[float], **blocks: list[float]) -> Scores:
@@ -71,8 +71,8 @@ def one_row(positive: float, negatives: list[float], **blocks: list[float]) -> S
 
     student = row(positive, *negatives)
     target = row(1, *(0 for _ in negatives))
-    others = {name.replace("_", "-"): Block(row(*values), all_of(row(*values))) for name, values in blocks.items()}
-    return Scores(student, target, all_of(student), others=others)
+    extra = {name.replace("_", "-"): Block(row(*values), all_of(row(*values))) for name, values in blocks.items()}
+    return Scores(student, target, all_of(student), others=extra)
 
 
 def soft_row(**blocks: list[float]) -> Scores:

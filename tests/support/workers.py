@@ -47,9 +47,9 @@ class Noter:
         with self._log.open("a") as file:
             file.write(f"{task['number']} {os.getpid()} {Path(sparring.workflows.__file__).resolve().parent.parent}\n")
 
-    def _seen(self, what: str) -> bool:
+    def _seen(self, event: str) -> bool:
         """Whether this happened before; from now on it did."""
-        marker = self._log.with_name(what)
+        marker = self._log.with_name(event)
         if marker.exists():
             return True
         marker.touch()
@@ -95,10 +95,10 @@ class Awaiting(Noter):
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         import ray
 
-        here, worked = ray.get_runtime_context().get_node_id(), self._log.with_name("worked")
+        node_id, worked = ray.get_runtime_context().get_node_id(), self._log.with_name("worked")
         node = self._log.with_name("node")
         while task["start"] >= 4 and not worked.exists():
-            if node.exists() and node.read_text() == here:
+            if node.exists() and node.read_text() == node_id:
                 worked.touch()
             time.sleep(0.05)
         super().__call__(task, path)
@@ -217,9 +217,9 @@ def fit_without_gpus(*task: Any) -> Exception | None:
     """What holds Ray Train's workers, which talk as those without GPUs do: their own way is not to be had here."""
     from ray.train.torch import TorchConfig
 
-    first, *others = TorchConfig.__init__.__defaults__
+    first, *rest = TorchConfig.__init__.__defaults__
     assert first is None
-    TorchConfig.__init__.__defaults__ = ("gloo", *others)
+    TorchConfig.__init__.__defaults__ = ("gloo", *rest)
     return ray_train.fit(*task)
 
 
