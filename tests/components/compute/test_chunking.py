@@ -53,8 +53,8 @@ def gradients(
 @pytest.mark.parametrize("tokens", [1, 24, 40, 10_000])
 def test_vectors_come_in_the_batchs_order_with_the_same_gradients(tokens: int, recompute: bool) -> None:
     wanted, at_once = gradients(lambda tiny: tiny(BATCH))
-    found, parts = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=tokens, recompute=recompute))
-    torch.testing.assert_close(found, wanted)
+    actual, parts = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=tokens, recompute=recompute))
+    torch.testing.assert_close(actual, wanted)
     assert parts.keys() == at_once.keys()
     for name in at_once:
         torch.testing.assert_close(parts[name], at_once[name], msg=name)
@@ -69,12 +69,12 @@ def test_pieces_are_of_similar_length_and_cut_to_it() -> None:
 def test_with_dropout_recomputing_gives_the_gradient_of_one_draw() -> None:
     """The second pass drops what the first dropped: the same as pieces that are kept, from the same seed."""
     kept, wanted = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=24, recompute=False), dropout=0.5)
-    again, found = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=24, recompute=True), dropout=0.5)
+    again, actual = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=24, recompute=True), dropout=0.5)
     torch.testing.assert_close(again, kept)
     for name in wanted:
-        torch.testing.assert_close(found[name], wanted[name], msg=name)
-    _, other = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=24, recompute=True), dropout=0.5, seed=6)
-    assert any(not torch.allclose(other[name], wanted[name]) for name in wanted)
+        torch.testing.assert_close(actual[name], wanted[name], msg=name)
+    _, reseeded = gradients(lambda tiny: in_chunks(tiny, BATCH, tokens=24, recompute=True), dropout=0.5, seed=6)
+    assert any(not torch.allclose(reseeded[name], wanted[name]) for name in wanted)
 
 
 def test_each_piece_is_run_again_once() -> None:
@@ -96,9 +96,9 @@ def test_whole_is_the_batch_as_it_is() -> None:
 def test_without_gradient_nothing_is_run_again() -> None:
     tiny = model()
     with torch.no_grad():
-        found = in_chunks(tiny, BATCH, tokens=48, recompute=True)
+        vectors = in_chunks(tiny, BATCH, tokens=48, recompute=True)
     assert len(tiny.passes) == 3
-    assert not found.requires_grad
+    assert not vectors.requires_grad
 
 
 @contextmanager

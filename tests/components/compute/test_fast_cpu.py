@@ -57,10 +57,10 @@ def test_the_gradient_is_that_of_the_forward_pass(dropout: float) -> None:
 def test_with_dropout_attention_is_that_of_the_weights_that_stay() -> None:
     query, key, value = inputs()
     torch.manual_seed(1)
-    found = _Attention.apply(query, key, value, None, 0.3, 0.4)
+    output = _Attention.apply(query, key, value, None, 0.3, 0.4)
     torch.manual_seed(1)
     weights = torch.softmax(query @ key.mT * 0.3, -1)
-    torch.testing.assert_close(found, (weights * keep_mask(weights.shape, 0.4, weights.dtype) / 0.6) @ value)
+    torch.testing.assert_close(output, (weights * keep_mask(weights.shape, 0.4, weights.dtype) / 0.6) @ value)
 
 
 def test_what_is_dropped_is_the_share_asked_for_and_hangs_on_the_seed() -> None:
@@ -121,12 +121,12 @@ def test_embeddings_have_torchs_gradient_update_after_update(head: bool, dtype: 
             model.zero_grad(set_to_none=True)
             for ids in passes:
                 (model(ids, head=head).square().sum() + model(ids.flip(1) + 3, head=head).sum()).backward()
-        one, other = plain.tokens.weight.grad, quick.tokens.weight.grad
-        assert one is not None
-        assert other is not None
-        assert not other.is_sparse
-        torch.testing.assert_close(other, one)
-        places.add(other.data_ptr())
+        plain_gradient, quick_gradient = plain.tokens.weight.grad, quick.tokens.weight.grad
+        assert plain_gradient is not None
+        assert quick_gradient is not None
+        assert not quick_gradient.is_sparse
+        torch.testing.assert_close(quick_gradient, plain_gradient)
+        places.add(quick_gradient.data_ptr())
     assert dtype == torch.bfloat16 or len(places) == 1
 
 
@@ -155,29 +155,29 @@ def test_a_model_trains_as_it_did(toys: Path, kind: str) -> None:
     lengths = torch.tensor([12, 7, 3])
     ids = torch.arange(36).view(3, 12) % 30 + 5
     batch = Batch(ids, (torch.arange(12) < lengths[:, None]).long())
-    found = []
+    passes = []
     for model in (plain.eval(), quick.eval()):  # eval: no dropout
         vectors = model(batch, "query")
         vectors.pow(2).sum().backward()
-        found.append((vectors.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
-    torch.testing.assert_close(found[1][0], found[0][0])
-    assert found[0][1].keys() == found[1][1].keys()
-    for name, gradient in found[0][1].items():
-        torch.testing.assert_close(found[1][1][name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+        passes.append((vectors.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    torch.testing.assert_close(passes[1][0], passes[0][0])
+    assert passes[0][1].keys() == passes[1][1].keys()
+    for name, gradient in passes[0][1].items():
+        torch.testing.assert_close(passes[1][1][name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
 def test_under_autocast_a_step_is_close_to_fp32(encoder: Path) -> None:
     model = DualEncoder.start(toy.retriever_config(encoder, pooling="mean", dropout=0.0))[0].train()
     use_fast_cpu_ops(model)
     ids = torch.arange(48).view(4, 12) % 30 + 5
-    batch, found = Batch(ids, torch.ones_like(ids)), []
+    batch, gradients = Batch(ids, torch.ones_like(ids)), []
     for to_dtype in (False, True):
         model.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=to_dtype):
             vectors = model(batch, "query")
         vectors.pow(2).sum().backward()
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    assert float(functional.cosine_similarity(found[0], found[1], dim=0)) > 0.999
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert float(functional.cosine_similarity(gradients[0], gradients[1], dim=0)) > 0.999
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "mistral", "modernbert"])
@@ -186,8 +186,8 @@ def test_attention_of_other_families_is_theirs(toys: Path, kind: str, attention:
     """Heads that share keys and values, windows that are shorter than the text, and masks of every kind; so are the
     gradients."""
     folder = toy.write_encoder(toys / f"attention {kind} {attention}", kind)
-    own = {"attention": attention} if attention != "usual" and kind != "modernbert" else {}
-    plain = DualEncoder.start(toy.retriever_config(folder, pooling="mean", **own))[0]
+    settings = {"attention": attention} if attention != "usual" and kind != "modernbert" else {}
+    plain = DualEncoder.start(toy.retriever_config(folder, pooling="mean", **settings))[0]
     fast = copy.deepcopy(plain)
     use_fast_cpu_ops(fast)
     assert fast.tower("query").config._attn_implementation == NAME
@@ -196,10 +196,10 @@ def test_attention_of_other_families_is_theirs(toys: Path, kind: str, attention:
     batch = Batch(torch.randint(5, 40, (3, 40), generator=rng), (width < torch.tensor([[40], [12], [30]])).long())
     vectors = [model(batch, "query") for model in (plain, fast)]
     torch.testing.assert_close(vectors[1], vectors[0], rtol=0, atol=1e-5)
-    for found in vectors:
-        found.square().sum().backward()
-    for one, other in zip(plain.parameters(), fast.parameters(), strict=True):
-        torch.testing.assert_close(other.grad, one.grad, rtol=1e-3, atol=1e-4)
+    for rows in vectors:
+        rows.square().sum().backward()
+    for parameter, fast_parameter in zip(plain.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(fast_parameter.grad, parameter.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_attention_with_more_than_a_softmax_is_left_alone(toys: Path) -> None:

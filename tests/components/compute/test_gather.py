@@ -151,16 +151,16 @@ RUNS: dict[str, dict[str, Any]] = {
         "stop": 2,
     },
     **{
-        f"sharded, Adafactor{how}": {
+        f"sharded, Adafactor{ending}": {
             "losses": [BATCH, GROUP],
             "optimizer": "adafactor",
             "learning_rate": 1e-2,
             "weight_decay": 0.1,
             "shard": True,
             "clip": 0.05,
-            **({"stop": 2} if how else {}),
+            **({"stop": 2} if ending else {}),
         }
-        for how in ("", ", interrupted", ", handed over")
+        for ending in ("", ", interrupted", ", handed over")
     },
     "sharded, in pieces, recomputed, in two parts": {
         "losses": [BATCH, GROUP],
@@ -239,7 +239,7 @@ class Interrupted(Exception):
 
 def rows() -> list[dict[str, Any]]:
     """Groups whose candidates fall very unevenly: the first of a batch share theirs, the later ones have many."""
-    found = []
+    rows = []
     for i in range(16):
         negatives = [(i % 8 + 11 + k) % 40 for k in range(1 if i % 8 < 4 else 5)]
         if i % 8 < 4:
@@ -248,25 +248,25 @@ def rows() -> list[dict[str, Any]]:
         if i % 8 == 5:
             documents.append(f"d{i - 5}")  # another worker's positive, and a duplicate text under the id of d30
             documents.append("d30")
-        found.append(
+        rows.append(
             {
                 "query_id": f"q{i}",
                 "doc_ids": documents,
                 "teacher": [float((7 * k + i) % 4) for k in range(len(documents))],
             }
         )
-    return found
+    return rows
 
 
 def repeats() -> list[dict[str, Any]]:
     """Groups in which queries and documents stand again, in the same share of a batch and in the other one."""
     queries = [0, 1, 2, 0, 3, 1, 6, 6, 4, 0, 4, 9, 2, 2, 3, 1]
-    found = []
+    rows = []
     for i, query in enumerate(queries):
         document = query + 9 if query % 3 == 0 and i % 2 else query  # of a query with two positives now one, now both
         negatives = [f"d{(i + 11 + k) % 40}" for k in range(i % 4)]
-        found.append({"query_id": f"q{query}", "doc_ids": [f"d{document}", *negatives, "d30"]})
-    return found
+        rows.append({"query_id": f"q{query}", "doc_ids": [f"d{document}", *negatives, "d30"]})
+    return rows
 
 
 def objective(places: dict[str, str], table: str, options: dict[str, Any], losses: list[Any]) -> Any:
@@ -280,13 +280,13 @@ def objective(places: dict[str, str], table: str, options: dict[str, Any], losse
         max_tokens=options.get("piece", 10_000),
         recompute=options.get("recompute", False),
     )
-    own = {"generator": Path(places["language_model"])} if kind.startswith("diffcse") else {}
-    return make_objective(kind, inputs, seed=1, **own)
+    extra = {"generator": Path(places["language_model"])} if kind.startswith("diffcse") else {}
+    return make_objective(kind, inputs, seed=1, **extra)
 
 
 def config_of(options: dict[str, Any]) -> Any:
-    known = {k: v for k, v in options.items() if k not in OTHER}
-    return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **known})
+    settings = {k: v for k, v in options.items() if k not in OTHER}
+    return toy.train_config(**{"updates": 3, "batch": 8, "log_every": 1, **settings})
 
 
 class Keeping:
@@ -300,8 +300,8 @@ class Keeping:
         self._module.zero_grad(set_to_none=set_to_none)
 
     def step(self) -> None:
-        found = {name: p.grad.contiguous() for name, p in self._module.named_parameters() if p.grad is not None}
-        save_file(found, self._path)
+        gradients = {name: p.grad.contiguous() for name, p in self._module.named_parameters() if p.grad is not None}
+        save_file(gradients, self._path)
 
 
 def again(options: dict[str, Any], places: dict[str, str], place: Path, *, stop: int | None) -> None:
@@ -334,10 +334,10 @@ def everything(places: dict[str, str], out: Path) -> None:
         config = config_of(options)
         place = out / name
         place.mkdir(parents=True, exist_ok=True)
-        made = objective(places, options.get("table", "rows"), options, config.losses)
-        keep = Keeping(made, place / f"gradients-{rank}.safetensors")
-        with GradientSums(made) as sums, Batches(made, config, seed=1, device=CPU) as batches:
-            loop._update(made, keep, config, TrainingState(), batches, sums, seed=1, rate=0.0, device=CPU)
+        model = objective(places, options.get("table", "rows"), options, config.losses)
+        keep = Keeping(model, place / f"gradients-{rank}.safetensors")
+        with GradientSums(model) as sums, Batches(model, config, seed=1, device=CPU) as batches:
+            loop._update(model, keep, config, TrainingState(), batches, sums, seed=1, rate=0.0, device=CPU)
 
         if "stop" in options and workers() > 1:
             with pytest.raises(Interrupted):
@@ -349,8 +349,8 @@ def everything(places: dict[str, str], out: Path) -> None:
 
 def worker(rank: int, places: dict[str, str], out: str) -> None:
     """One of two processes. What it says, and why it died, is in a file of its own."""
-    said = (Path(out) / f"said-{rank}.txt").open("w")
-    os.dup2(said.fileno(), 2)
+    log = (Path(out) / f"said-{rank}.txt").open("w")
+    os.dup2(log.fileno(), 2)
     faulthandler.enable()
     torch.set_num_threads(1)
     meeting = Path(out) / "meeting"
@@ -362,10 +362,10 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     apart(rank, places, Path(out))
     choosing(rank, places, Path(out))
     broken(rank, places, Path(out))
-    made = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
-    batch = to_device(made.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
+    model = objective(places, "rows", {}, config_of({"losses": [BATCH]}).losses)
+    batch = to_device(model.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
     with torch.no_grad():
-        scores = batch_scores(*made.encode(batch), batch)
+        scores = batch_scores(*model.encode(batch), batch)
     parts = {name: getattr(scores, name).contiguous() for name in ("student", "target", "where")}
     save_file({**parts, "documents": batch.document_keys}, Path(out) / f"scores-{rank}.safetensors")
     dist.barrier()  # a worker that left early would close what the other still reads
@@ -378,25 +378,25 @@ def held(rank: int, places: dict[str, str], out: Path) -> None:
     """What this worker has of the layers of a frozen model under adapters, and how it gathers them."""
     for name, half in (("fp32", {}), ("bf16", HALF)):
         config = config_of({"losses": [BATCH], **half})
-        made = objective(places, "rows", {"start": "adapted"}, config.losses)
-        layers = sharding.layers(made)
+        model = objective(places, "rows", {"start": "adapted"}, config.losses)
+        layers = sharding.layers(model)
         inside = [weight for layer in layers for weight in layer.parameters()]
         few = sum(weight.numel() for weight in inside if weight.ndim < 2)
         numbers = {kind: sum(p.numel() for p in inside if p.requires_grad == kind) for kind in (True, False)}
-        body = made.model.tower("query").body.weights.items()
+        body = model.model.tower("query").body.weights.items()
         before = {key: weakref.ref(weight) for key, weight in body if ".layer." in key and weight.ndim >= 2}
         del body
-        loop._prepare(made, config, check=False, seed=1, device=CPU, execution=Execution(shard=True))
+        loop._prepare(model, config, check=False, seed=1, device=CPU, execution=Execution(shard=True))
         dtypes: set[str] = set()
         for layer in layers:
             layer.intermediate.dense.base_layer.register_forward_pre_hook(
                 lambda module, _, dtypes=dtypes: dtypes.add(str(module.weight.dtype))
             )
-        batch = to_device(made.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
+        batch = to_device(model.collate(visits(list(range(8))[4 * rank : 4 * rank + 4])), CPU)
         with chunking.in_step(), torch.no_grad(), autocast(CPU, config.precision):
-            made.encode(batch)
+            model.encode(batch)
         parts: list[Any] = [getattr(p, "_local_tensor", p) for layer in layers for p in layer.parameters()]
-        found = {
+        sizes = {
             "trained": numbers[True],
             "frozen": numbers[False],
             "biases and norms": few,
@@ -405,10 +405,10 @@ def held(rank: int, places: dict[str, str], out: Path) -> None:
             "whole": [
                 key
                 for key, weight in before.items()
-                if weight() is not None or key in made.model.tower("query").body.weights
+                if weight() is not None or key in model.model.tower("query").body.weights
             ],
         }
-        (out / f"held-{name}-{rank}.json").write_text(json.dumps(found))
+        (out / f"held-{name}-{rank}.json").write_text(json.dumps(sizes))
 
 
 def apart(rank: int, places: dict[str, str], out: Path) -> None:
@@ -423,15 +423,15 @@ def apart(rank: int, places: dict[str, str], out: Path) -> None:
             if update == stop:
                 raise Interrupted
 
-        made = objective(places, "rows", {}, config.losses)
+        model = objective(places, "rows", {}, config.losses)
         train(
-            made,
+            model,
             config,
             out=place,
             seed=1,
             start=None,
             device=CPU,
-            dev=made.reading(Path(places["dev"])),
+            dev=model.reading(Path(places["dev"])),
             save_seconds=-1.0,
             on_update=on_update,
         )
@@ -519,7 +519,7 @@ def small(rank: int, out: Path) -> None:
     assert parameter.grad is not None
     assert idle.grad is not None
     assert local.grad is not None
-    found = {
+    sizes = {
         "counts": counts,
         "first": first_row(counts),
         "of first": of_first(7 + rank),
@@ -530,7 +530,7 @@ def small(rank: int, out: Path) -> None:
         "idle": idle.grad.tolist(),
         "workers": workers(),
     }
-    (out / f"small-{rank}.json").write_text(json.dumps(found))
+    (out / f"small-{rank}.json").write_text(json.dumps(sizes))
 
 
 SHAPES = [(6, 4), (5, 3), (1, 4), (4, 1), (5,), (1,), (3, 4, 2)]
@@ -547,7 +547,7 @@ def weight_and_gradients(shape: tuple[int, ...]) -> tuple[torch.Tensor, list[tor
 def small_adafactor(rank: int, out: Path) -> None:
     """What two workers make of weights of which each has some rows."""
     mesh = init_device_mesh("cpu", (2,))
-    found = {}
+    weights = {}
     for number, shape in enumerate(SHAPES):
         weight, gradients = weight_and_gradients(shape)
         parameter = torch.nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
@@ -556,8 +556,8 @@ def small_adafactor(rank: int, out: Path) -> None:
             parameter.grad = distribute_tensor(gradient, mesh, [Shard(0)])
             sharding.pass_gradients(optimizer)
             optimizer.step()
-        found[str(number)] = sharding.whole(parameter.detach()).contiguous()
-    save_file(found, out / f"adafactor-{rank}.safetensors")
+        weights[str(number)] = sharding.whole(parameter.detach()).contiguous()
+    save_file(weights, out / f"adafactor-{rank}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -591,8 +591,8 @@ def both(
     try:
         torch.multiprocessing.spawn(worker, (places, str(two)), nprocs=2)
     except torch.multiprocessing.ProcessExitedException as error:
-        said = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(two.glob("said-*.txt")))
-        pytest.fail(f"{error}\n{said}", pytrace=False)
+        logs = "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(two.glob("said-*.txt")))
+        pytest.fail(f"{error}\n{logs}", pytrace=False)
     everything(places, folder / "one")
     return {1: folder / "one", 2: two}
 
@@ -604,12 +604,12 @@ WHOLE = pytest.mark.parametrize("name", [name for name in RUNS if "handed over" 
 @RUN
 def test_the_gradient_of_two_workers_is_that_of_one(both: dict[int, Path], name: str) -> None:
     """Neither twice nor half of it, and in the same direction; both workers hold it."""
-    one = load_file(both[1] / name / "gradients-0.safetensors")
+    single = load_file(both[1] / name / "gradients-0.safetensors")
     for rank in (0, 1):
         two = load_file(both[2] / name / f"gradients-{rank}.safetensors")
-        assert two.keys() == one.keys()
-        a = torch.cat([value.flatten() for value in one.values()]).double()
-        b = torch.cat([two[key].flatten() for key in one]).double()
+        assert two.keys() == single.keys()
+        a = torch.cat([value.flatten() for value in single.values()]).double()
+        b = torch.cat([two[key].flatten() for key in single]).double()
         assert a.norm() > 1e-3
         if is_bf16(name):
             assert (a - b).norm() < ROUNDED * a.norm()
@@ -628,13 +628,15 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
             dev = [key for key in a if key.startswith("dev ")]
             assert all(abs(a.pop(key) - b.pop(key)) < 1 / 5 + 1e-6 for key in dev)
         assert a == pytest.approx(b, rel=ROUNDED if is_bf16(name) else 1e-3, abs=2e-5)
-    one, two = (load_file(both[count] / name / "state/optimizer.safetensors") for count in (1, 2))
+    single, two = (load_file(both[count] / name / "state/optimizer.safetensors") for count in (1, 2))
     if is_bf16(name):
-        a, b = (torch.cat([found[key].flatten() for key in one if key.endswith("exp_avg")]) for found in (one, two))
+        a, b = (
+            torch.cat([state[key].flatten() for key in single if key.endswith("exp_avg")]) for state in (single, two)
+        )
         assert (a - b).norm() < 5 * ROUNDED * a.norm()  # Adam makes whole steps of gradients that are almost 0
     else:
-        for key in one:
-            torch.testing.assert_close(two[key], one[key], rtol=5e-3, atol=2e-5, msg=key)
+        for key in single:
+            torch.testing.assert_close(two[key], single[key], rtol=5e-3, atol=2e-5, msg=key)
     state = json.loads((both[2] / name / "state/state.json").read_text())
     assert state["summary"]["workers"] == 2
 
@@ -656,8 +658,8 @@ def test_adafactor_updates_a_sharded_weight_as_torch_does_a_whole_one(both: dict
         optimizer.step()
     assert not torch.allclose(parameter, weight)
     for rank in (0, 1):
-        found = load_file(both[2] / f"adafactor-{rank}.safetensors")[str(number)]
-        torch.testing.assert_close(found, parameter.detach(), rtol=1e-5, atol=1e-6)
+        actual = load_file(both[2] / f"adafactor-{rank}.safetensors")[str(number)]
+        torch.testing.assert_close(actual, parameter.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_worker_keeps_half_of_each_layer_and_nothing_whole(both: dict[int, Path]) -> None:
@@ -665,11 +667,11 @@ def test_a_worker_keeps_half_of_each_layer_and_nothing_whole(both: dict[int, Pat
     of what is frozen is in bf16, and so is what is gathered; biases and norms, all frozen here, are whole."""
     for rank in (0, 1):
         for name, dtype, frozen, whole in (("fp32", "float32", 4, 0), ("bf16", "bfloat16", 2, 1)):
-            found = json.loads((both[2] / f"held-{name}-{rank}.json").read_text())
-            parts = 4 * found["trained"] + frozen * found["frozen"]
-            assert found["bytes"] == (parts + whole * frozen * found["biases and norms"]) / 2
-            assert found["gathered"] == [f"torch.{dtype}"]
-            assert found["whole"] == []
+            sizes = json.loads((both[2] / f"held-{name}-{rank}.json").read_text())
+            parts = 4 * sizes["trained"] + frozen * sizes["frozen"]
+            assert sizes["bytes"] == (parts + whole * frozen * sizes["biases and norms"]) / 2
+            assert sizes["gathered"] == [f"torch.{dtype}"]
+            assert sizes["whole"] == []
 
 
 @pytest.mark.parametrize("whole", ["sharded", "sharded, Adafactor"])
@@ -686,9 +688,9 @@ def test_a_sharded_trainings_checkpoint_resumes_with_another_number_of_workers(
     again(RUNS[name], json.loads((both[2] / "places.json").read_text()), tmp_path / "one", stop=None)
     for a, b in zip(lines(tmp_path / "one"), lines(both[1] / whole), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
-    one, other = (load_file(p / "state/optimizer.safetensors") for p in (tmp_path / "one", both[1] / whole))
-    for key in other:
-        torch.testing.assert_close(one[key], other[key], rtol=5e-3, atol=2e-5, msg=key)
+    actual, expected = (load_file(p / "state/optimizer.safetensors") for p in (tmp_path / "one", both[1] / whole))
+    for key in expected:
+        torch.testing.assert_close(actual[key], expected[key], rtol=5e-3, atol=2e-5, msg=key)
 
 
 def test_the_first_worker_alone_needs_the_best_weights(both: dict[int, Path]) -> None:
@@ -703,8 +705,8 @@ def test_the_first_worker_alone_needs_the_best_weights(both: dict[int, Path]) ->
 def test_workers_that_see_different_checkpoints_do_not_train(both: dict[int, Path]) -> None:
     """Not even the one that sees the newest."""
     for rank in (0, 1):
-        said = (both[2] / f"missing-{rank}" / "said.txt").read_text()
-        assert "update-000003: the first worker resumes from this checkpoint, but 1 of 2 workers cannot" in said
+        message = (both[2] / f"missing-{rank}" / "said.txt").read_text()
+        assert "update-000003: the first worker resumes from this checkpoint, but 1 of 2 workers cannot" in message
         assert not (both[2] / f"missing-{rank}" / "model").exists()
 
 
@@ -718,9 +720,9 @@ def test_workers_that_are_not_worth_while_leave_the_training_to_the_others(both:
 
 def test_a_gather_of_the_wrong_scale_stops_every_worker_before_the_first_step(both: dict[int, Path]) -> None:
     for rank in (0, 1):
-        said = (both[2] / f"broken-{rank}.txt").read_text()
-        assert said.startswith("The check before the first update failed: ")
-        assert "the gradient has norm" in said
+        message = (both[2] / f"broken-{rank}.txt").read_text()
+        assert message.startswith("The check before the first update failed: ")
+        assert "the gradient has norm" in message
         assert not (both[2] / f"broken-{rank}").exists()
 
 
@@ -748,9 +750,9 @@ def test_the_workers_hold_uneven_numbers_of_documents_and_each_text_counts_once(
         assert (part["target"].sum(-1) == 1).all()
         assert part["where"][part["target"] > 0].all()
     wide = torch.cat([part["where"] for part in parts]).sum(-1)
-    known = torch.tensor([len(set(keys.tolist()) - {-1})] * 8)
-    assert (wide <= known).all()
-    assert (wide >= known - 2).all()
+    limits = torch.tensor([len(set(keys.tolist()) - {-1})] * 8)
+    assert (wide <= limits).all()
+    assert (wide >= limits - 2).all()
 
 
 def test_what_gathering_gives_each_worker(both: dict[int, Path]) -> None:

@@ -46,7 +46,7 @@ def test_compiled_layers_have_the_same_gradient(retriever: Path) -> None:
             (vectors @ vectors.T).logsumexp(-1).sum().backward()
         return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
-    plain, found = gradients(False), gradients(True)
-    assert plain.keys() == found.keys()
+    plain, fused = gradients(False), gradients(True)
+    assert plain.keys() == fused.keys()
     for name, value in plain.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(fused[name], value, rtol=1e-4, atol=1e-6, msg=name)

@@ -34,10 +34,10 @@ def states(count: int = 70, inputs: int = 48) -> torch.Tensor:
 def test_layers_side_by_side_are_one_product(precision: str, close: float, gelu: bool) -> None:
     parts, rows = layers(32, 64, 8), states() / 100
     with torch.inference_mode():
-        found = linear_product(precision, *parts)(rows, gelu=gelu).float()
+        products = linear_product(precision, *parts)(rows, gelu=gelu).float()
         wanted = torch.cat([part(rows) for part in parts], 1)
         wanted = functional.gelu(wanted) if gelu else wanted
-    assert ((found - wanted).norm(dim=1) <= close * (1 + wanted.norm(dim=1))).all()
+    assert ((products - wanted).norm(dim=1) <= close * (1 + wanted.norm(dim=1))).all()
 
 
 @NEEDS_VNNI
@@ -51,11 +51,11 @@ def test_int8_is_the_product_of_whole_numbers_scaled_back() -> None:
     assert int(whole[7, 9]) == -48 * 127 * 127
     wanted = (whole.double() * scales.double() * of_outputs.double().T + layer.bias.double()).float()
     with torch.inference_mode():
-        found = linear_product("int8", layer)(rows).float()
+        products = linear_product("int8", layer)(rows).float()
     # The product, its scale and the result are each rounded to bf16, by at most 2**-8 of it.
     loose = 3 * 2**-8 if has_bf16("cpu") else 1e-5
-    torch.testing.assert_close(found, wanted, rtol=loose, atol=loose)
-    torch.testing.assert_close(found[4], layer.bias.detach(), rtol=loose, atol=loose)
+    torch.testing.assert_close(products, wanted, rtol=loose, atol=loose)
+    torch.testing.assert_close(products[4], layer.bias.detach(), rtol=loose, atol=loose)
 
 
 @NEEDS_VNNI

@@ -59,12 +59,14 @@ def test_layers_see_tokens_alone_and_states_and_gradients_stay(toys: Path, kind:
         use_gradient_checkpointing(fast)
     rows = rows_of_products(fast)
     weights = torch.randn(3, 8, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    wanted, found = (states(encoder).last_hidden_state * PLACES[..., None] for encoder in (plain, fast))
-    torch.testing.assert_close(found, wanted)
-    for result in (wanted, found):
+    wanted, actual = (states(encoder).last_hidden_state * PLACES[..., None] for encoder in (plain, fast))
+    torch.testing.assert_close(actual, wanted)
+    for result in (wanted, actual):
         (result * weights).sum().backward()
     assert set(rows) == {int(LENGTHS.sum())}
-    gradients = [{name: p.grad for name, p in each.named_parameters() if p.grad is not None} for each in (plain, fast)]
+    gradients = [
+        {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None} for encoder in (plain, fast)
+    ]
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-9, rtol=1e-7, msg=name)
@@ -76,8 +78,8 @@ def test_padding_comes_out_as_zeros_wherever_it_is(toys: Path) -> None:
     plain = model(toys).eval()
     fast = skipping(plain)
     with torch.no_grad():
-        found, wanted = states(fast, places).last_hidden_state, states(plain, places).last_hidden_state
-    torch.testing.assert_close(found, wanted * places[..., None])
+        actual, wanted = states(fast, places).last_hidden_state, states(plain, places).last_hidden_state
+    torch.testing.assert_close(actual, wanted * places[..., None])
 
 
 @pytest.mark.parametrize(
@@ -90,11 +92,11 @@ def test_what_is_not_packed_stays_as_it_was(toys: Path, places: Tensor, asked: d
     fast = skipping(plain)
     rows = rows_of_products(fast)
     with torch.no_grad():
-        found, wanted = states(fast, places, **asked), states(plain, places, **asked)
+        actual, wanted = states(fast, places, **asked), states(plain, places, **asked)
     assert set(rows) == {places.numel()}
-    torch.testing.assert_close(found.last_hidden_state, wanted.last_hidden_state)
-    for one, other in zip(found.hidden_states or (), wanted.hidden_states or (), strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(actual.last_hidden_state, wanted.last_hidden_state)
+    for layer, expected in zip(actual.hidden_states or (), wanted.hidden_states or (), strict=True):
+        torch.testing.assert_close(layer, expected)
 
 
 def test_little_padding_is_computed_along(toys: Path) -> None:
@@ -118,8 +120,8 @@ def test_a_decoder_is_not_packed() -> None:
     decoder = BertModel(BertConfig(vocab_size=60, is_decoder=True, **sizes)).eval()
     fast = skipping(decoder)
     with torch.no_grad():
-        found, wanted = states(fast).last_hidden_state, states(decoder).last_hidden_state
-    torch.testing.assert_close(found * PLACES[..., None], wanted * PLACES[..., None])
+        actual, wanted = states(fast).last_hidden_state, states(decoder).last_hidden_state
+    torch.testing.assert_close(actual * PLACES[..., None], wanted * PLACES[..., None])
 
 
 def test_unpacking_undoes_packing() -> None:

@@ -62,7 +62,7 @@ def test_a_training_and_a_model_that_is_asked_are_as_in_fp32_where_there_is_no_b
     assert_same(tmp_path / "a", tmp_path / "b")
     options: dict[str, Any] = {"precision": "bf16", "batch_tokens": 100, "cuda": False, "threads": 1}
     model = Inference(DualEncoder, retriever / "model", **options)._model
-    assert {one.dtype for one in model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_weights_in_bf16_have_products_in_bf16_everywhere(

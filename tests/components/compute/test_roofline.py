@@ -22,8 +22,8 @@ WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermedia
 
 def by_hand(length: int) -> int:
     """Of one text: four products of the width, two with the middle, and attention's two."""
-    each = 4 * WIDTH * WIDTH + 2 * WIDTH * MIDDLE
-    return 2 * LAYERS * (length * each + 2 * length * length * WIDTH)
+    operations = 4 * WIDTH * WIDTH + 2 * WIDTH * MIDDLE
+    return 2 * LAYERS * (length * operations + 2 * length * length * WIDTH)
 
 
 def test_operations_are_those_of_the_layers(encoder: Path) -> None:

@@ -27,16 +27,16 @@ def test_likelihoods_are_torchs_cross_entropy_with_its_gradient(
     scores = (torch.randn(7, 31, generator=generator) * 50 + 300).to(dtype)
     ids, weights = torch.randint(31, (7,), generator=generator), torch.randn(7, generator=generator)
     gradients = []
-    for ours in (True, False):
-        own = scores.clone().requires_grad_()
-        wide = own.to(torch.promote_types(dtype, torch.float32))
-        found = kind.apply(own, ids) if ours else -functional.cross_entropy(wide, ids, reduction="none")
-        (gradient,) = torch.autograd.grad((found * weights).sum(), own)
+    for fast in (True, False):
+        leaf = scores.clone().requires_grad_()
+        wide = leaf.to(torch.promote_types(dtype, torch.float32))
+        values = kind.apply(leaf, ids) if fast else -functional.cross_entropy(wide, ids, reduction="none")
+        (gradient,) = torch.autograd.grad((values * weights).sum(), leaf)
         gradients.append(gradient)
-        if ours:
-            likelihoods = found
+        if fast:
+            likelihoods = values
     assert likelihoods.dtype == torch.promote_types(dtype, torch.float32)
-    torch.testing.assert_close(likelihoods, found, rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(likelihoods, values, rtol=1e-6, atol=1e-4)
     assert gradients[0].dtype == dtype
     torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
 
@@ -44,7 +44,7 @@ def test_likelihoods_are_torchs_cross_entropy_with_its_gradient(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_that_of_finite_differences(kind: Any) -> None:
     scores = torch.randn(3, 11, dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradcheck(lambda one: kind.apply(one, torch.tensor([0, 10, 4])), scores)
+    torch.autograd.gradcheck(lambda rows: kind.apply(rows, torch.tensor([0, 10, 4])), scores)
 
 
 def test_scores_are_left_as_they_are() -> None:
@@ -77,9 +77,9 @@ def test_a_draw_next_to_one_is_a_token() -> None:
 def test_samples_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     scores, draws = torch.randn(50, 300, generator=generator) * 3, torch.rand(50, generator=generator)
-    found = []
+    samples = []
     for cached in (1, 1000, 10**6):
         monkeypatch.setattr(vocabulary, "CACHED", cached)
-        found.append(sampled(scores, draws))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+        samples.append(sampled(scores, draws))
+    assert torch.equal(samples[0], samples[1])
+    assert torch.equal(samples[0], samples[2])

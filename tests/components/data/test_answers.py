@@ -18,11 +18,11 @@ def naive(answer: str, text: str) -> bool:
     """Token lists compared at every place, as DPR's `has_answer` does."""
     rule = regex.compile(r"([\p{L}\p{N}\p{M}]+)|([^\p{Z}\p{C}])", regex.IGNORECASE | regex.UNICODE | regex.MULTILINE)
 
-    def tokens(one: str) -> list[str]:
-        return [match.group().lower() for match in rule.finditer(unicodedata.normalize("NFD", one))]
+    def tokens(string: str) -> list[str]:
+        return [match.group().lower() for match in rule.finditer(unicodedata.normalize("NFD", string))]
 
-    wanted, there = tokens(answer), tokens(text)
-    return bool(wanted) and any(there[i : i + len(wanted)] == wanted for i in range(len(there) - len(wanted) + 1))
+    wanted, words = tokens(answer), tokens(text)
+    return bool(wanted) and any(words[i : i + len(wanted)] == wanted for i in range(len(words) - len(wanted) + 1))
 
 
 def found(answers: list[str], text: str, mode: str = "tokens") -> bool:
@@ -68,9 +68,9 @@ def test_whatever_has_a_lower_case_is_the_token_that_it_was() -> None:
     """Texts are lowered as a whole, and then looked at by token."""
     capitals = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).lower() != chr(code)]
     assert len(capitals) > 1_000
-    for one in capitals:
-        for text in (f"a{one}", f"{one}.a", f"a {one}a", f"{one}, {one}"):
-            for answer in (one, f"a{one}", f"{one}."):
+    for letter in capitals:
+        for text in (f"a{letter}", f"{letter}.a", f"a {letter}a", f"{letter}, {letter}"):
+            for answer in (letter, f"a{letter}", f"{letter}."):
                 assert found([answer], text) == naive(answer, text), (answer, text)
 
 

@@ -25,8 +25,8 @@ def test_token_batches_hold_each_position_once_and_stay_under_the_limit(lengths:
     for batch in batches:
         width = -(-max(1, max(lengths[i] for i in batch)) // 8) * 8
         assert len(batch) == 1 or width * len(batch) <= limit
-    found = [lengths[i] for batch in batches for i in batch]
-    assert found == sorted(lengths, reverse=True)
+    order = [lengths[i] for batch in batches for i in batch]
+    assert order == sorted(lengths, reverse=True)
 
 
 def test_token_batches_keep_the_order_of_equals() -> None:

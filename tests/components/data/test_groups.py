@@ -36,11 +36,11 @@ ROWS = [
 def test_groups_are_read_by_rows(tmp_path: Path, data: Path) -> None:
     groups = Groups(toy.write_groups(tmp_path / "groups", ROWS) / "groups.parquet", data)
     assert len(groups) == 3
-    found = [groups[i] for i in range(3)]
-    assert [group.query for group in found] == [5, 0, 5]
-    assert [group.documents.tolist() for group in found] == [[5, 39, 0], [9], [7, 5]]
-    assert [group.targets.tolist() for group in found] == [[1, 0.25, 0], [1], [0, 1]]
-    assert [group.teacher.tolist() for group in found if group.teacher is not None] == [[1, 2, 3], [4], [5, 6]]
+    first_groups = [groups[i] for i in range(3)]
+    assert [group.query for group in first_groups] == [5, 0, 5]
+    assert [group.documents.tolist() for group in first_groups] == [[5, 39, 0], [9], [7, 5]]
+    assert [group.targets.tolist() for group in first_groups] == [[1, 0.25, 0], [1], [0, 1]]
+    assert [group.teacher.tolist() for group in first_groups if group.teacher is not None] == [[1, 2, 3], [4], [5, 6]]
 
 
 def test_groups_in_several_row_groups_and_chunks(tmp_path: Path, data: Path) -> None:
@@ -97,9 +97,9 @@ def test_rows_of_ids_in_chunks() -> None:
 
 
 def test_positives_are_what_was_judged_above_zero(data: Path) -> None:
-    found = positives(data)
+    relevant = positives(data)
     assert ids_of(data / "queries.parquet", "query_id").to_pylist() == [f"q{i}" for i in range(24)]
-    assert {query: sorted(rows.tolist()) for query, rows in found.items()} == {
+    assert {query: sorted(rows.tolist()) for query, rows in relevant.items()} == {
         i: sorted([i, i + 9]) if i % 3 == 0 else [i] for i in range(24)
     }
 
@@ -113,9 +113,9 @@ def test_what_answers_a_query_answers_those_that_ask_the_same(tmp_path: Path, da
     same = np.arange(24)
     same[[2, 8]] = 0
     np.save(tmp_path / "queries.same.npy", same)
-    found = known_positives(tmp_path, tmp_path)
-    assert [found[query].tolist() for query in (0, 2, 8)] == [[0, 2, 9]] * 3
-    assert found[1].tolist() == [1]
+    relevant = known_positives(tmp_path, tmp_path)
+    assert [relevant[query].tolist() for query in (0, 2, 8)] == [[0, 2, 9]] * 3
+    assert relevant[1].tolist() == [1]
     assert 8 not in positives(tmp_path)
 
 
@@ -128,9 +128,9 @@ def test_a_sample_is_of_queries_that_can_be_measured(tmp_path: Path, data: Path)
     assert len(judged) == 3
     assert set(judged) <= set(test)
     answers = [["a word"] if row["query_id"] in test[:2] else [] for row in table.to_pylist()]
-    at = table.schema.get_field_index("answers")
+    column = table.schema.get_field_index("answers")
     pq.write_table(
-        table.set_column(at, table.schema.field(at), pa.array(answers, table.schema.field(at).type)),
+        table.set_column(column, table.schema.field(column), pa.array(answers, table.schema.field(column).type)),
         tmp_path / "queries.parquet",
     )
     pq.write_table(pq.read_table(data / "qrels.parquet").slice(0, 0), tmp_path / "qrels.parquet")

@@ -25,8 +25,8 @@ def found(
     decision: Any = None,
 ) -> set[tuple[str, str]]:
     """The pairs of queries and their own documents."""
-    own = find(lambda: queries, documents, lambda: relevant, decision)
-    return {(one.query_id, one.doc_id) for one in own}
+    pairs = find(lambda: queries, documents, lambda: relevant, decision)
+    return {(pair.query_id, pair.doc_id) for pair in pairs}
 
 
 NUMBERED = [(str(n), "", text) for n, text in enumerate(BODIES)]
@@ -70,7 +70,7 @@ def test_numbers_on_both_sides_that_name_other_things() -> None:
 
 def test_equal_ids_with_other_texts() -> None:
     """Running numbers are equal by chance; other ids are not. A decision to leave out counts for both (BEIR)."""
-    numbered, named = ([(one[0], f"who wants {one[0]}?") for one in of] for of in (NUMBERED, NAMED))
+    numbered, named = ([(row[0], f"who wants {row[0]}?") for row in collection] for collection in (NUMBERED, NAMED))
     assert found(numbered, NUMBERED) == set()
     assert found(numbered, NUMBERED, decision="leave out") == {(str(n), str(n)) for n in range(4)}
     assert found([*numbered[1:], ("0", BODIES[0])], NUMBERED) == {("0", "0")}
@@ -87,20 +87,20 @@ def test_a_copy_that_is_judged_relevant_is_a_result() -> None:
     assert found(queries, documents, decision="leave out with copies") == ITSELF | copies
     kept = found(queries, documents, ("0-pro", "copy"), decision="leave out with copies")
     assert kept == ITSELF | {("0-pro", "other copy")}
-    asked = [("q", BODIES[0])]
-    assert found(asked, documents[1:]) == {("q", "copy"), ("q", "other copy")}
-    assert found(asked, documents[1:], ("q", "copy")) == set()
+    repeats = [("q", BODIES[0])]
+    assert found(repeats, documents[1:]) == {("q", "copy"), ("q", "other copy")}
+    assert found(repeats, documents[1:], ("q", "copy")) == set()
 
 
 def test_a_query_that_is_judged_relevant_to_itself() -> None:
-    own = find(lambda: [("0-pro", BODIES[0])], NAMED, lambda: [("0-pro", "0-pro")], "leave out")
-    assert [(one.query_id, one.doc_id, one.judged) for one in own] == [("0-pro", "0-pro", True)]
+    pairs = find(lambda: [("0-pro", BODIES[0])], NAMED, lambda: [("0-pro", "0-pro")], "leave out")
+    assert [(pair.query_id, pair.doc_id, pair.judged) for pair in pairs] == [("0-pro", "0-pro", True)]
 
 
 def test_one_in_a_thousand_is_told() -> None:
-    own = find(lambda: [(NAMED[0][0], NAMED[0][2])], NAMED, list, None)
-    assert remark(own, 1000).startswith("1 of 1,000 queries are documents of the collection themselves, such as '0-")
-    assert remark(own, 1001) == remark([], 0) == ""
+    pairs = find(lambda: [(NAMED[0][0], NAMED[0][2])], NAMED, list, None)
+    assert remark(pairs, 1000).startswith("1 of 1,000 queries are documents of the collection themselves, such as '0-")
+    assert remark(pairs, 1001) == remark([], 0) == ""
 
 
 def test_no_query_loses_a_place(tmp_path: Path) -> None:
@@ -110,22 +110,24 @@ def test_no_query_loses_a_place(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         queries, documents = [f"q{n}" for n in range(draw.randint(0, 6))], [f"d{n}" for n in range(12)]
-        own = [(query, document) for query in queries for document in documents if draw.random() < 0.2]
-        toy.with_own(folder, folder, own)
+        pairs = [(query, document) for query in queries for document in documents if draw.random() < 0.2]
+        toy.with_own(folder, folder, pairs)
         left_out, k = LeftOut(folder), draw.randint(1, 6)
-        assert left_out.most == max([sum(one == query for one, _ in own) for query in queries], default=0)
+        assert left_out.most == max([sum(name == query for name, _ in pairs) for query in queries], default=0)
         lists = {query: draw.sample(documents, min(12, k + left_out.most)) for query in queries}
         ranking = toy.write_ranking(folder / "ranking", lists)
         table = left_out(pq.read_table(ranking / "ranking.parquet", schema=RANKING), k)
         for query in queries:
             rows = [row for row in table.to_pylist() if row["query_id"] == query]
-            assert [row["doc_id"] for row in rows] == [one for one in lists[query] if (query, one) not in own][:k]
+            assert [row["doc_id"] for row in rows] == [
+                document for document in lists[query] if (query, document) not in pairs
+            ][:k]
             assert [row["rank"] for row in rows] == list(range(1, len(rows) + 1))
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_nothing_is_left_out_where_nobody_has_decided(tmp_path: Path, there: bool) -> None:
-    if there:
+@pytest.mark.parametrize("present", [True, False])
+def test_nothing_is_left_out_where_nobody_has_decided(tmp_path: Path, present: bool) -> None:
+    if present:
         toy.with_own(tmp_path, tmp_path, [("q0", "d0")], left_out=False)
     ranking = toy.write_ranking(tmp_path / "ranking", {"q0": ["d0", "d1", "d2"]})
     table = LeftOut(tmp_path)(pq.read_table(ranking / "ranking.parquet"), 2)
@@ -138,7 +140,9 @@ def test_expansions_of_a_query_have_its_own_document(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     expansions = [("q0#1", "q0"), ("q0#2", "q0"), ("q2#1", "q2")]
     schema = pa.schema([(name, pa.large_string()) for name in ("doc_id", "query_id")])
-    carry(tmp_path, tmp_path / "to", pa.table([list(one) for one in zip(*expansions, strict=True)], schema=schema))
+    carry(
+        tmp_path, tmp_path / "to", pa.table([list(column) for column in zip(*expansions, strict=True)], schema=schema)
+    )
     pairs = [(row["query_id"], row["doc_id"]) for row in pq.read_table(tmp_path / "to" / FILE).to_pylist()]
     assert pairs == [("q0#1", "d0"), ("q0#2", "d0")]
 
@@ -152,5 +156,5 @@ def test_a_querys_own_document_is_never_its_negative(tmp_path: Path) -> None:
     )
     toy.with_own(tmp_path / "own", data, [("q0", "d7"), ("q1", "d8")], left_out=False)
     np.save(tmp_path / "queries.same.npy", np.arange(24))
-    known = {query: documents.tolist() for query, documents in never_negatives(tmp_path / "own", tmp_path).items()}
-    assert known == {0: [3, 7], 1: [8]}
+    exclusions = {query: documents.tolist() for query, documents in never_negatives(tmp_path / "own", tmp_path).items()}
+    assert exclusions == {0: [3, 7], 1: [8]}

@@ -16,7 +16,7 @@ LISTS = [[1, 2], [], [3], [4, 5, 6], []]
 
 def rows(lists: list[list[int]]) -> Ragged:
     """Each number, and a vector of it and its double."""
-    numbers = np.array([number for each in lists for number in each], np.int32)
+    numbers = np.array([number for row in lists for number in row], np.int32)
     vectors = np.stack([numbers, 2 * numbers], 1).astype(np.float16)
     return Ragged(np.cumsum([0, *map(len, lists)]), (numbers, vectors))
 
@@ -51,13 +51,13 @@ def test_places_that_are_masked_are_left_out() -> None:
     assert stored.values[1].shape == (2, 4)
 
 
-@pytest.mark.parametrize("of", [LISTS, [[]], []])
-def test_a_file_has_all_arrays(of: list[list[int]], tmp_path: Path) -> None:
-    save_rows(tmp_path / "rows.npy", rows(of))
+@pytest.mark.parametrize("entries", [LISTS, [[]], []])
+def test_a_file_has_all_arrays(entries: list[list[int]], tmp_path: Path) -> None:
+    save_rows(tmp_path / "rows.npy", rows(entries))
     stored = read_rows(tmp_path / "rows.npy")
     assert isinstance(stored, Ragged)
-    assert len(stored) == len(of)
-    assert lists(stored) == (of or [[]])
+    assert len(stored) == len(entries)
+    assert lists(stored) == (entries or [[]])
     assert [array.dtype for array in stored.values] == [np.int32, np.float16]
 
 

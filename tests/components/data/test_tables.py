@@ -72,8 +72,8 @@ def test_a_column_of_another_kind_is_named(values: pa.Array) -> None:
     ],
 )
 def test_other_widths_are_taken(column: str, values: pa.Array) -> None:
-    at = RANKING.get_field_index(column)
-    assert check(ranking().set_column(at, column, values), RANKING, source="x").equals(ranking())
+    place = RANKING.get_field_index(column)
+    assert check(ranking().set_column(place, column, values), RANKING, source="x").equals(ranking())
 
 
 def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
@@ -86,9 +86,9 @@ def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
             "teacher": pa.nulls(1),
         }
     )
-    found = check(table, GROUPS, source="groups")
-    assert found.schema.equals(GROUPS)
-    assert found.to_pylist() == [{"query_id": "q", "visit": 0, "doc_ids": ["d"], "targets": [1.0], "teacher": None}]
+    output = check(table, GROUPS, source="groups")
+    assert output.schema.equals(GROUPS)
+    assert output.to_pylist() == [{"query_id": "q", "visit": 0, "doc_ids": ["d"], "targets": [1.0], "teacher": None}]
 
 
 def test_fractions_are_no_relevance() -> None:
@@ -122,8 +122,8 @@ def test_fractions_are_no_relevance() -> None:
     ],
 )
 def test_what_files_have_for_a_relevance(value: Any, relevance: int | None) -> None:
-    found = as_relevance(value)
-    assert (found, type(found)) == (relevance, type(relevance))
+    grade = as_relevance(value)
+    assert (grade, type(grade)) == (relevance, type(relevance))
 
 
 def test_every_table_begins_with_its_ids() -> None:
@@ -134,12 +134,12 @@ def test_every_table_begins_with_its_ids() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 100])
 def test_pieces_never_cut_a_query(tmp_path: Path, rows: int) -> None:
     queries = ["a", "b", "b", "b", "b", "c", "d", "d"]
-    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 8, "score": [float(at) for at in range(8)]}
+    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 8, "score": [float(number) for number in range(8)]}
     whole = pa.table(columns, schema=RANKING)
     write(tmp_path / "ranking.parquet", whole, RANKING)
-    found = list(by_query(tmp_path / "ranking.parquet", RANKING, rows=rows))
-    assert pa.concat_tables(found) == whole
-    seen = [query for piece in found for query in set(piece["query_id"].to_pylist())]
+    tables = list(by_query(tmp_path / "ranking.parquet", RANKING, rows=rows))
+    assert pa.concat_tables(tables) == whole
+    seen = [query for piece in tables for query in set(piece["query_id"].to_pylist())]
     assert sorted(seen) == ["a", "b", "c", "d"]
     assert pa.concat_tables(pieces(tmp_path / "ranking.parquet", RANKING, rows=rows)) == whole
     with pytest.raises(ValueError, match="no column 'hit'"):
@@ -147,12 +147,12 @@ def test_pieces_never_cut_a_query(tmp_path: Path, rows: int) -> None:
 
 
 def test_pieces_of_lists_are_counted_by_what_is_in_them(tmp_path: Path) -> None:
-    rows = [{"query_id": f"q{at}", "visit": 0, "doc_ids": ["d"] * 10, "targets": [0.0] * 10} for at in range(9)]
+    rows = [{"query_id": f"q{number}", "visit": 0, "doc_ids": ["d"] * 10, "targets": [0.0] * 10} for number in range(9)]
     whole = pa.Table.from_pylist(rows, schema=GROUPS)
     write(tmp_path / "groups.parquet", whole, GROUPS)
-    found = list(pieces(tmp_path / "groups.parquet", GROUPS, rows=40))
-    assert [len(piece) for piece in found] == [4, 4, 1]
-    assert pa.concat_tables(found) == whole
+    parts = list(pieces(tmp_path / "groups.parquet", GROUPS, rows=40))
+    assert [len(piece) for piece in parts] == [4, 4, 1]
+    assert pa.concat_tables(parts) == whole
     assert [len(piece) for piece in pieces(tmp_path / "groups.parquet", GROUPS, columns=["doc_ids"], rows=3)] == [1] * 9
     for rows_wanted in (0, 5, 9, 20):
         assert first(tmp_path / "groups.parquet", GROUPS, rows_wanted) == whole.slice(0, rows_wanted)
@@ -160,10 +160,10 @@ def test_pieces_of_lists_are_counted_by_what_is_in_them(tmp_path: Path) -> None:
 
 def test_the_rows_of_some_queries(tmp_path: Path) -> None:
     queries = ["a", "b", "b", "c", "a"]
-    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 5, "score": [float(at) for at in range(5)]}
+    columns = {"query_id": queries, "doc_id": queries, "rank": [1] * 5, "score": [float(number) for number in range(5)]}
     write(tmp_path / "ranking.parquet", pa.table(columns, schema=RANKING), RANKING)
-    found = of_queries(tmp_path / "ranking.parquet", RANKING, pa.array(["a", "x", "c"]))
-    assert found["score"].to_pylist() == [0.0, 3.0, 4.0]
+    table = of_queries(tmp_path / "ranking.parquet", RANKING, pa.array(["a", "x", "c"]))
+    assert table["score"].to_pylist() == [0.0, 3.0, 4.0]
     assert not len(of_queries(tmp_path / "ranking.parquet", RANKING, pa.array([], pa.string())))
 
 
@@ -174,7 +174,7 @@ def test_tables_side_by_side_have_a_query_in_one_block(
 ) -> None:
     """Each has its queries in another order, and lacks some; one has some that nobody asks for."""
     monkeypatch.setattr("sparring.components.data.tables.AT_ONCE", 4)
-    draw, names = np.random.default_rng(rows), [f"q{at}" for at in range(12)]
+    draw, names = np.random.default_rng(rows), [f"q{number}" for number in range(12)]
     wholes, paths = [], []
     for number in range(3):
         queries = np.repeat(draw.permutation(names)[:9], draw.integers(1, 4, 9)).tolist()
@@ -187,20 +187,22 @@ def test_tables_side_by_side_have_a_query_in_one_block(
         wholes.append(pa.table(columns, schema=RANKING))
         paths.append(tmp_path / f"{number}.parquet")
         pq.write_table(wholes[-1], paths[-1], row_group_size=group)
-    asked = pa.array(names[:10], pa.large_string())
-    blocks = list(side_by_side(paths, RANKING, asked, rows=rows))
+    query_ids = pa.array(names[:10], pa.large_string())
+    blocks = list(side_by_side(paths, RANKING, query_ids, rows=rows))
     order = [
-        query for block in blocks for query in dict.fromkeys(q for one in block for q in one["query_id"].to_pylist())
+        query
+        for block in blocks
+        for query in dict.fromkeys(q for table in block for q in table["query_id"].to_pylist())
     ]
     first = dict.fromkeys(query for whole in wholes for query in whole["query_id"].to_pylist())
     assert order == [query for query in first if query in names[:10]]
-    place = {query: at for at, query in enumerate(order)}
+    place = {query: number for number, query in enumerate(order)}
     for number, whole in enumerate(wholes):
-        found = pa.concat_tables([block[number] for block in blocks]).to_pylist()
+        records = pa.concat_tables([block[number] for block in blocks]).to_pylist()
         wanted = [row for row in whole.to_pylist() if row["query_id"] in names[:10]]
-        mine, theirs = (sorted(rows, key=lambda row: place[row["query_id"]]) for rows in (found, wanted))
-        assert mine == theirs
-    seen = [query for block in blocks for query in {q for one in block for q in one["query_id"].to_pylist()}]
+        mine, expected = (sorted(rows, key=lambda row: place[row["query_id"]]) for rows in (records, wanted))
+        assert mine == expected
+    seen = [query for block in blocks for query in {q for table in block for q in table["query_id"].to_pylist()}]
     assert len(seen) == len(order)
 
 
@@ -223,9 +225,9 @@ def test_a_table_in_parts_reads_as_one(tmp_path: Path, rows: int) -> None:
             tmp_path / "many.parquet" / f"{number:08d}.parquet", [table.slice(start, stop - start)], RANKING
         )
     (tmp_path / "many.parquet" / ".00000009.parquet.0123abcd").write_text("a part that a killed worker left")
-    one, many = tmp_path / "one.parquet", tmp_path / "many.parquet"
+    single, many = tmp_path / "one.parquet", tmp_path / "many.parquet"
     assert read(many, RANKING).equals(table)
-    for path in (one, many):
+    for path in (single, many):
         read_in_pieces = list(pieces(path, RANKING, rows=rows))
         assert pa.concat_tables(read_in_pieces).equals(table)
         assert max(map(len, read_in_pieces)) <= max(rows, 1)
@@ -236,7 +238,7 @@ def test_a_table_in_parts_reads_as_one(tmp_path: Path, rows: int) -> None:
         wanted = table.filter(pc.is_in(table["query_id"], value_set=queries))
         assert Placed(path, RANKING, queries).rows(np.arange(3)).equals(wanted)
     assert counts(many) == {"answered": 9, "rows": 36}
-    assert elements(many) == elements(one) == 36
+    assert elements(many) == elements(single) == 36
     for part in many.glob("*.parquet"):
         part.unlink()
     with pytest.raises(FileNotFoundError, match=r"many\.parquet"):

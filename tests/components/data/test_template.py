@@ -85,10 +85,10 @@ def test_several_texts_are_ended_each_and_cut_at_the_end(limit: int) -> None:
     (cls,), (sep,) = template.before, template.after
     room = limit - 4
     for row, ids in zip(rows.tolist(), unpadded(batch.ids, batch), strict=True):
-        left, wanted = room, [cls]
+        budget, wanted = room, [cls]
         for text in row:
-            kept = tokens[text][: max(0, left)].tolist()
-            left -= len(kept)
+            kept = tokens[text][: max(0, budget)].tolist()
+            budget -= len(kept)
             wanted += [*kept, sep]
         assert ids == wanted
     assert template.sequence_lengths(tokens, rows, limit).tolist() == batch.mask.sum(1).tolist()

@@ -12,6 +12,6 @@ from tests.support.errors import refused
 
 def test_tokens_are_not_read_with_another_models_tokenizer(toys: Path, tokens: Path, retriever: Path) -> None:
     assert TokenStore(tokens, retriever / "model").documents[0].tolist() == Tokens.open(tokens, "documents")[0].tolist()
-    other = toy.write_encoder(toys / "other words", "roberta")
+    encoder = toy.write_encoder(toys / "other words", "roberta")
     with refused("tokens", "other-tokenizer"):
-        TokenStore(tokens, other)
+        TokenStore(tokens, encoder)

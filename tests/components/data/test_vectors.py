@@ -30,9 +30,9 @@ def test_rows_come_from_whichever_file_has_them(tmp_path: Path) -> None:
     vectors, queries = DocumentVectors(write(tmp_path)), QueryVectors(tmp_path)
     assert len(vectors) == 50
     for rows in ([0], [19, 20], [0, 19, 20, 26, 27, 49], [30, 31], list(range(50))):
-        found = vectors[np.array(rows)]
-        assert found.dtype == np.float16
-        np.testing.assert_array_equal(found, DOCUMENTS[rows])
+        selection = vectors[np.array(rows)]
+        assert selection.dtype == np.float16
+        np.testing.assert_array_equal(selection, DOCUMENTS[rows])
     np.testing.assert_array_equal(queries[np.array([5, 0, 5])], QUERIES[[5, 0, 5]])
     with pytest.raises(IndexError, match="no row 50 among the vectors of 50 documents"):
         vectors[np.array([3, 50])]
@@ -66,9 +66,11 @@ def test_contexts_are_all_queries_with_their_documents(
     queries, documents = np.array([5, 2, 2, 0, 1]), np.random.default_rng(2).integers(0, 50, (5, 3))
     parts: list[Any] = list(context_vectors(QueryVectors(tmp_path), vectors, queries, documents, batch))
     assert [i for part, _, _ in parts for i in range(5)[part]] == [0, 1, 2, 3, 4]
-    assert all(len(asked) == len(found) <= batch for _, asked, found in parts)
-    np.testing.assert_array_equal(np.concatenate([asked for _, asked, _ in parts]), QUERIES[queries])
-    np.testing.assert_array_equal(np.concatenate([found for _, _, found in parts]), DOCUMENTS[documents])
+    assert all(len(query_rows) == len(document_rows) <= batch for _, query_rows, document_rows in parts)
+    np.testing.assert_array_equal(np.concatenate([query_rows for _, query_rows, _ in parts]), QUERIES[queries])
+    np.testing.assert_array_equal(
+        np.concatenate([document_rows for _, _, document_rows in parts]), DOCUMENTS[documents]
+    )
 
 
 def test_what_is_no_finite_number_is_refused(tmp_path: Path) -> None:

@@ -63,8 +63,10 @@ def test_scores_stand_with_their_candidates(objective: Any) -> None:
     for row, group in enumerate(ROWS):
         for column, name in enumerate(group["doc_ids"]):
             alone = objective([{"query_id": group["query_id"], "doc_ids": [name]}])
-            one = alone.collate(visits([0]))
-            torch.testing.assert_close(scores.student[row, column], alone.encode(one)[0][0, 0], rtol=1e-5, atol=1e-6)
+            example = alone.collate(visits([0]))
+            torch.testing.assert_close(
+                scores.student[row, column], alone.encode(example)[0][0, 0], rtol=1e-5, atol=1e-6
+            )
 
 
 def test_each_row_is_a_softmax_over_its_own_candidates(objective: Any) -> None:
@@ -124,9 +126,9 @@ def test_r_drop_sees_two_passes_in_training_and_one_elsewhere(objective: Any) ->
     entropy, apart = ranker.terms((scores, kept), batch).values()
     assert (entropy.rows, apart.rows) == (6, 3)
     groups = ((slice(0, 3), 0), (slice(3, 4), 0), (slice(4, 6), 1))
-    each = [-torch.log_softmax(one[where], 0)[place] for one in scores for where, place in groups]
-    torch.testing.assert_close(entropy.value, torch.stack(each).sum())
-    a, b = (torch.cat([torch.log_softmax(one[where], 0) for where, _ in groups]) for one in scores)
+    losses = [-torch.log_softmax(row[where], 0)[place] for row in scores for where, place in groups]
+    torch.testing.assert_close(entropy.value, torch.stack(losses).sum())
+    a, b = (torch.cat([torch.log_softmax(row[where], 0) for where, _ in groups]) for row in scores)
     both = torch.nn.functional.kl_div(a, b, reduction="sum", log_target=True)
     both = both + torch.nn.functional.kl_div(b, a, reduction="sum", log_target=True)
     torch.testing.assert_close(apart.value, 0.5 * 0.5 * both)
@@ -147,12 +149,12 @@ def test_the_hardest_are_those_that_it_scores_highest_itself(objective: Any) -> 
     assert everything.all()
     scores, kept = ranker.train().encode(batch)
     assert ranker.model.training
-    others = [0, 2, 3, 4]
-    best = sorted(others, key=lambda place: -alone[place].item())[:2]
+    candidates = [0, 2, 3, 4]
+    best = sorted(candidates, key=lambda place: -alone[place].item())[:2]
     assert kept.nonzero().flatten().tolist() == sorted([1, *best, 5, 6])
     assert (scores[0] != 0).tolist() == kept.tolist()
-    made = ranker._scores((scores, kept), batch)
-    assert made.where.sum(-1).tolist() == [3, 2]
+    block = ranker._scores((scores, kept), batch)
+    assert block.where.sum(-1).tolist() == [3, 2]
     ((total, count),) = ranker.terms((scores, kept), batch).values()
     chosen = scores[0][kept]
     place = sorted([1, *best]).index(1)
@@ -187,7 +189,9 @@ def test_the_gradient_of_many_pieces_in_bf16_is_as_right_as_that_of_one(objectiv
         ranker = objective(rows, max_tokens=max_tokens, recompute=recompute).eval()
         among = visits(range(len(rows)))
         gradients(ranker, among, parts=1, seed=1, update=0, device=device, precision=precision)
-        return torch.cat([one.grad.flatten() for name, one in ranker.named_parameters() if ".layer" in name])
+        return torch.cat(
+            [parameter.grad.flatten() for name, parameter in ranker.named_parameters() if ".layer" in name]
+        )
 
     wanted = gradient(100_000, "fp32")
     apart = {tokens: float((gradient(tokens, "bf16") - wanted).norm() / wanted.norm()) for tokens in (100_000, 24)}

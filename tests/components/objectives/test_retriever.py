@@ -61,16 +61,16 @@ def naive(
     qrels = pq.read_table(data / "qrels.parquet").to_pylist()
     batch: list[str] = []
     for row in all_rows or rows:
-        batch += [text[one] for one in row["doc_ids"] if text[one] not in batch]
-    found = []
+        batch += [text[document] for document in row["doc_ids"] if text[document] not in batch]
+    expected = []
     for row in rows:
         targets: dict[str, float] = {}
-        given = row.get("targets") or [1.0] + [0.0] * (len(row["doc_ids"]) - 1)
-        for one, target in zip(row["doc_ids"], given, strict=True):
-            targets.setdefault(text[one], target)
-        known = {text[q["doc_id"]] for q in qrels if q["query_id"] == row["query_id"] and q["relevance"] > 0}
-        found.append({t: targets.get(t, 0.0) for t in batch if not (t in known and targets.get(t, 0.0) == 0)})
-    return found
+        values = row.get("targets") or [1.0] + [0.0] * (len(row["doc_ids"]) - 1)
+        for document, target in zip(row["doc_ids"], values, strict=True):
+            targets.setdefault(text[document], target)
+        relevant = {text[q["doc_id"]] for q in qrels if q["query_id"] == row["query_id"] and q["relevance"] > 0}
+        expected.append({t: targets.get(t, 0.0) for t in batch if not (t in relevant and targets.get(t, 0.0) == 0)})
+    return expected
 
 
 def texts_of(batch: RetrieverBatch, data: Path, rows: list[dict[str, Any]]) -> list[str]:
@@ -101,18 +101,18 @@ def test_a_positive_of_the_query_that_another_row_brings_is_no_negative(objectiv
     scores = batch_scores(*retriever.encode(batch), batch)
     columns = texts_of(batch, data, ROWS)
     documents = pq.read_table(data / "documents.parquet").to_pylist()
-    at = {
+    column = {
         name: columns.index(document_text(d["title"], d["text"]))
         for d in documents
         if document_text(d["title"], d["text"]) in columns
         for name in [d["doc_id"]]
     }
-    assert at["d30"] == at["d0"]
-    assert not scores.where[0, at["d9"]]
-    assert scores.target[0, at["d0"]] == 1
-    assert not scores.where[3, at["d0"]]
-    assert scores.target[3, at["d9"]] == 1
-    assert scores.where[1, at["d9"]]  # to query 1 it is a negative like any other
+    assert column["d30"] == column["d0"]
+    assert not scores.where[0, column["d9"]]
+    assert scores.target[0, column["d0"]] == 1
+    assert not scores.where[3, column["d0"]]
+    assert scores.target[3, column["d9"]] == 1
+    assert scores.where[1, column["d9"]]  # to query 1 it is a negative like any other
 
 
 def test_scores_over_the_group_are_each_query_with_its_own(objective: Any, data: Path) -> None:

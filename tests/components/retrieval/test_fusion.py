@@ -24,15 +24,15 @@ def ranking(**found: str) -> pa.Table:
 
 def fused(*rankings: pa.Table, **config: Any) -> dict[str, str]:
     table = fuse(rankings, FusionConfig(**config))
-    found: dict[str, str] = {}
+    letters: dict[str, str] = {}
     for row in table.to_pylist():
-        found[row["query_id"]] = found.get(row["query_id"], "") + row["doc_id"]
-        assert row["rank"] == len(found[row["query_id"]])
+        letters[row["query_id"]] = letters.get(row["query_id"], "") + row["doc_id"]
+        assert row["rank"] == len(letters[row["query_id"]])
     scores: dict[str, list[float]] = {}
     for row in table.to_pylist():
         scores.setdefault(row["query_id"], []).append(row["score"])
-    assert all(one == sorted(one, reverse=True) for one in scores.values())
-    return found
+    assert all(values == sorted(values, reverse=True) for values in scores.values())
+    return letters
 
 
 def test_lists_are_interleaved_in_their_order() -> None:
@@ -67,8 +67,8 @@ def lists(seed: int) -> list[dict[str, str]]:
 def test_interleaving_is_a_loop(seed: int, depth: int) -> None:
     three = lists(seed)
     wanted = {}
-    for query in dict.fromkeys(name for one in three for name in one):
-        turns = [one.get(query, "") for one in three]
+    for query in dict.fromkeys(name for letters in three for name in letters):
+        turns = [letters.get(query, "") for letters in three]
         out: list[str] = []
         for place in range(10):
             out += [turn[place] for turn in turns if place < len(turn) and turn[place] not in out]
@@ -77,7 +77,7 @@ def test_interleaving_is_a_loop(seed: int, depth: int) -> None:
             if letter not in whole:
                 whole.append(letter)
         wanted[query] = "".join(whole[:depth])
-    assert fused(*(ranking(**one) for one in three), depth=depth) == wanted
+    assert fused(*(ranking(**letters) for letters in three), depth=depth) == wanted
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -85,29 +85,29 @@ def test_interleaving_is_a_loop(seed: int, depth: int) -> None:
 def test_weighted_reciprocal_ranks_are_a_loop(seed: int, weight: float, c: float) -> None:
     two = lists(seed)[:2]
     wanted = {}
-    for query in dict.fromkeys(name for one in two for name in one):
+    for query in dict.fromkeys(name for letters in two for name in letters):
         sums: dict[str, float] = {}
-        for one, share in zip(two, (1 - weight, weight), strict=True):
-            for rank, letter in enumerate(one.get(query, ""), 1):
+        for letters, share in zip(two, (1 - weight, weight), strict=True):
+            for rank, letter in enumerate(letters.get(query, ""), 1):
                 sums[letter] = sums.get(letter, 0.0) + share / (c + rank)
         order = sorted(sums, key=lambda letter: (-round(sums[letter], 12), letter))
         wanted[query] = "".join(order[:6])
-    found = fused(*(ranking(**one) for one in two), how="reciprocal", depth=6, weight=weight, c=c)
-    assert found == wanted
+    actual = fused(*(ranking(**letters) for letters in two), how="reciprocal", depth=6, weight=weight, c=c)
+    assert actual == wanted
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_reciprocal_ranks_are_a_loop(seed: int) -> None:
     three = lists(seed)
     wanted = {}
-    for query in dict.fromkeys(name for one in three for name in one):
+    for query in dict.fromkeys(name for letters in three for name in letters):
         sums: dict[str, float] = {}
-        for one in three:
-            for rank, letter in enumerate(one.get(query, ""), 1):
+        for letters in three:
+            for rank, letter in enumerate(letters.get(query, ""), 1):
                 sums[letter] = sums.get(letter, 0.0) + 1 / (60 + rank)
         order = sorted(sums, key=lambda letter: (-round(sums[letter], 12), letter))
         wanted[query] = "".join(order[:6])
-    assert fused(*(ranking(**one) for one in three), how="reciprocal", depth=6) == wanted
+    assert fused(*(ranking(**letters) for letters in three), how="reciprocal", depth=6) == wanted
 
 
 def test_a_longer_ranking_is_not_cut_by_a_depth_that_was_left_open() -> None:
@@ -117,19 +117,19 @@ def test_a_longer_ranking_is_not_cut_by_a_depth_that_was_left_open() -> None:
 
 
 def test_the_order_of_lists_makes_no_difference_to_reciprocal_ranks() -> None:
-    three = [ranking(**one) for one in lists(7)]
+    three = [ranking(**letters) for letters in lists(7)]
     table = fuse(three, FusionConfig(how="reciprocal"))
-    other = fuse(three[::-1], FusionConfig(how="reciprocal"))
+    reverse = fuse(three[::-1], FusionConfig(how="reciprocal"))
     key = [("query_id", "ascending"), ("rank", "ascending")]
-    assert table.sort_by(key) == other.sort_by(key)
+    assert table.sort_by(key) == reverse.sort_by(key)
     assert fused(ranking(q="ab"), ranking(q="ba"), how="reciprocal") == {"q": "ab"}  # equal sums: by id
 
 
-@pytest.mark.parametrize("how", ["interleave", "reciprocal", "interpolate"])
-def test_lists_in_one_table_are_as_lists_apart(how: Any) -> None:
+@pytest.mark.parametrize("method", ["interleave", "reciprocal", "interpolate"])
+def test_lists_in_one_table_are_as_lists_apart(method: Any) -> None:
     """Whatever the lists are numbered with, and wherever their rows stand."""
     lists = [ranking(q="abc", r="xy"), ranking(q="bda"), ranking(r="zx", q="e")]
     whole = pa.concat_tables(lists)
-    numbers = np.repeat([3, 7, 20], [len(one) for one in lists])
-    config = FusionConfig(how=how, depth=4)
+    numbers = np.repeat([3, 7, 20], [len(letters) for letters in lists])
+    config = FusionConfig(how=method, depth=4)
     assert fuse_lists(whole, numbers, config) == fuse(lists, config, lexical=range(3))

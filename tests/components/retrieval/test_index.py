@@ -24,10 +24,10 @@ def opened(built, tmp_path, **options):
 def test_flat_finds_what_exact_search_finds(vectors, tmp_path):
     shards, queries = vectors
     order = np.random.default_rng(1).permutation(1000)
-    found = index.search(opened(index.build("Flat", shards, threads=1), tmp_path), queries, order, 10)
+    keys = index.search(opened(index.build("Flat", shards, threads=1), tmp_path), queries, order, 10)
     exact = topk.top_k(queries, shards, order, 10)
-    np.testing.assert_array_equal(topk.tie_ranks_of(found), topk.tie_ranks_of(exact))
-    np.testing.assert_allclose(topk.scores_of(found), topk.scores_of(exact), rtol=1e-5)
+    np.testing.assert_array_equal(topk.tie_ranks_of(keys), topk.tie_ranks_of(exact))
+    np.testing.assert_allclose(topk.scores_of(keys), topk.scores_of(exact), rtol=1e-5)
 
 
 KINDS = [
@@ -72,10 +72,10 @@ def test_every_kind_finds_on_a_gpu_what_it_finds_on_a_processor(vectors, factory
 @pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4"])
 @pytest.mark.filterwarnings("default")
 def test_training_again_gives_the_same_index(vectors, factory):
-    one, other = (
+    first, second = (
         index.search(index.build(factory, vectors[0], threads=1), vectors[1], np.arange(1000), 10) for _ in range(2)
     )
-    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4", "IVF8,PQ8x4,RFlat"])
@@ -83,17 +83,17 @@ def test_training_again_gives_the_same_index(vectors, factory):
 def test_quantizers_find_the_same_without_the_training_of_codes_that_nobody_compares(vectors, factory):
     """That is, without ordering the centroids so that the codes' Hamming distance says something (polysemous codes)."""
     rows = np.concatenate(vectors[0]).astype(np.float32)
-    theirs, ours = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT), index.create(factory, 16)
-    for one in (theirs, ours):
-        one.train(rows)
-        one.add(rows)
+    reference, created = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT), index.create(factory, 16)
+    for built in (reference, created):
+        built.train(rows)
+        built.add(rows)
     assert [
         part.do_polysemous_training
-        for part in index._parts(ours)
+        for part in index._parts(created)
         if "PQ" in type(part).__name__ and hasattr(part, "do_polysemous_training")
     ] == [False]
-    for found, wanted in zip(ours.search(vectors[1], 10), theirs.search(vectors[1], 10), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(created.search(vectors[1], 10), reference.search(vectors[1], 10), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("factory", KINDS)
@@ -103,9 +103,9 @@ def test_every_kind_is_built_written_and_searched(vectors, tmp_path, factory):
     seen = []
     built = index.build(factory, shards, threads=1, on_added=seen.append)
     assert sum(seen) == built.ntotal == 1000
-    found = index.search(opened(built, tmp_path, probes=99), queries, np.arange(1000), 10)
+    keys = index.search(opened(built, tmp_path, probes=99), queries, np.arange(1000), 10)
     exact = topk.tie_ranks_of(topk.top_k(queries, shards, None, 10))
-    both = [len(np.intersect1d(a, b)) for a, b in zip(topk.tie_ranks_of(found), exact, strict=True)]
+    both = [len(np.intersect1d(a, b)) for a, b in zip(topk.tie_ranks_of(keys), exact, strict=True)]
     assert np.mean(both) / 10 > (0.9 if factory in ("HNSW16", "IVF8,Flat") else 0.2)
     assert faiss.read_index(str(tmp_path / "index.faiss")).metric_type == faiss.METRIC_INNER_PRODUCT
 
@@ -147,13 +147,13 @@ def test_more_candidates_while_it_is_built_make_a_better_graph(vectors, tmp_path
 
 def test_no_document_is_nothing_rather_than_minus_one(vectors, tmp_path):
     shards, queries = vectors
-    found = index.search(
+    keys = index.search(
         opened(index.build("IVF8,Flat", shards, threads=1), tmp_path, probes=1), queries, np.arange(1000), 900
     )
-    missing = found == topk.NO_DOCUMENT
+    missing = keys == topk.NO_DOCUMENT
     assert missing.any()
     assert (np.diff(missing.astype(int), axis=1) >= 0).all()  # only at the end
-    assert topk.tie_ranks_of(found[~missing]).max() < 1000
+    assert topk.tie_ranks_of(keys[~missing]).max() < 1000
 
 
 def test_trains_on_the_same_rows_however_shards_are_cut(monkeypatch):
@@ -190,8 +190,8 @@ def test_what_is_near_is_ranked_first(vectors, tmp_path, factory):
     """In the mean the first half of a list has larger products than the second."""
     shards, queries = vectors
     rows = np.concatenate(shards).astype(np.float32)
-    found = index.search(opened(index.build(factory, shards, threads=1), tmp_path), queries, np.arange(1000), 20)
-    places = topk.tie_ranks_of(found).astype(int)  # a row's own number, by the order that was given
+    keys = index.search(opened(index.build(factory, shards, threads=1), tmp_path), queries, np.arange(1000), 20)
+    places = topk.tie_ranks_of(keys).astype(int)  # a row's own number, by the order that was given
     products = np.take_along_axis(queries @ rows.T, places, 1)
     assert products[:, :10].mean() > products[:, 10:].mean()
 

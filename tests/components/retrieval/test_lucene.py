@@ -133,12 +133,12 @@ print(json.dumps({"equal": several, "without files": found(old, 2000) == wanted,
 
 
 def test_finds_what_anserini_finds_and_scores_it_alike(tmp_path):
-    said = json.loads(in_child(AGAINST_ANSERINI, str(tmp_path / "index")).splitlines()[-1])
-    assert said["equal"] == [True] * 12
-    assert said["without files"]
-    assert said["longest"] > 500
-    assert said["order"]
-    assert said["ties"] > 100
+    output = json.loads(in_child(AGAINST_ANSERINI, str(tmp_path / "index")).splitlines()[-1])
+    assert output["equal"] == [True] * 12
+    assert output["without files"]
+    assert output["longest"] > 500
+    assert output["order"]
+    assert output["ties"] > 100
 
 
 def test_ids_are_read_as_they_were_written(tmp_path):
@@ -232,10 +232,12 @@ def test_any_language_finds_words_of_all_scripts_as_they_are_written(by_language
 
 
 def test_pyserini_s_own_analyzers_are_taken_for_its_languages(by_language):
-    _, theirs, known = by_language
-    ours = {code: f"{lucene.ANALYSIS}.{name}" for code, name in lucene.ANALYZERS.items()}
-    assert {code: ours[code] for code in theirs if code != "th"} == {c: name for c, name in theirs.items() if c != "th"}
-    assert known == list(get_args(lucene.Language)) == ["en", "any", *sorted([*lucene.ANALYZERS, "th"])]
+    _, upstream, languages = by_language
+    analyzers = {code: f"{lucene.ANALYSIS}.{name}" for code, name in lucene.ANALYZERS.items()}
+    assert {code: analyzers[code] for code in upstream if code != "th"} == {
+        c: name for c, name in upstream.items() if c != "th"
+    }
+    assert languages == list(get_args(lucene.Language)) == ["en", "any", *sorted([*lucene.ANALYZERS, "th"])]
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def some(seed: int, *, queries: int = 400, weights: tuple[float, ...] = (1.5, 0.
 def loss(weights: np.ndarray, features: np.ndarray, relevant: np.ndarray, query: np.ndarray) -> float:
     """The mean over the queries that say something, one query at a time."""
     losses = []
-    for one in np.unique(query[relevant]):
-        logits = features[query == one] @ weights
-        losses.append(logsumexp(logits) - logits[relevant[query == one]].mean())
+    for number in np.unique(query[relevant]):
+        logits = features[query == number] @ weights
+        losses.append(logsumexp(logits) - logits[relevant[query == number]].mean())
     return float(np.mean(losses))
 
 
@@ -40,11 +40,11 @@ def test_no_weights_near_by_are_likelier() -> None:
     features, relevant, query = some(1)
     relevant[query == 3] = False  # a query that says nothing
     relevant[np.flatnonzero(query == 5)[:3]] = True  # one that says more than one thing
-    found = fit(features, relevant, query)
-    lowest = loss(found, features, relevant, query)
+    weights = fit(features, relevant, query)
+    lowest = loss(weights, features, relevant, query)
     rng = np.random.default_rng(2)
     for step in 0.1 * rng.normal(size=(50, 3)):
-        assert loss(np.maximum(found + step, 0.0), features, relevant, query) > lowest - 1e-6
+        assert loss(np.maximum(weights + step, 0.0), features, relevant, query) > lowest - 1e-6
 
 
 def test_a_score_that_misleads_gets_no_weight() -> None:
@@ -68,15 +68,15 @@ def test_nothing_is_learnt_from_queries_without_a_relevant_candidate() -> None:
 def test_scores_are_looked_up_as_by_a_loop() -> None:
     rng = np.random.default_rng(6)
     ranking = {q: {f"d{d}": float(rng.normal()) for d in rng.permutation(9)[:4]} for q in ("q0", "q1", "q2")}
-    rows = [(q, d, rank, score) for q, found in ranking.items() for rank, (d, score) in enumerate(found.items(), 1)]
+    rows = [(q, d, rank, score) for q, scores in ranking.items() for rank, (d, score) in enumerate(scores.items(), 1)]
     table = pa.table(list(zip(*rows, strict=True)), schema=RANKING)
     pairs = [(f"q{rng.integers(4)}", f"d{rng.integers(9)}") for _ in range(200)]  # repeated; q3 has no ranking
-    lowest = {q: min(found.values()) for q, found in ranking.items()}
+    lowest = {q: min(scores.values()) for q, scores in ranking.items()}
     expected = [ranking.get(q, {}).get(d, lowest.get(q, 0.0)) for q, d in pairs]
     not_cut = [ranking.get(q, {}).get(d, 0.0) for q, d in pairs]
     queries, documents = (pa.array(column, pa.large_string()) for column in zip(*pairs, strict=True))
     for rows_a_piece in (3, 100):
-        pieces = [table.slice(at, rows_a_piece) for at in range(0, len(table), rows_a_piece)]
+        pieces = [table.slice(start, rows_a_piece) for start in range(0, len(table), rows_a_piece)]
         assert scores_in(pieces, queries, documents, lexical_k=None) == pytest.approx(expected)
         assert scores_in(pieces, queries, documents, lexical_k=4) == pytest.approx(expected)
         assert scores_in(pieces, queries, documents, lexical_k=5) == pytest.approx(not_cut)

@@ -64,23 +64,23 @@ def test_a_share_of_a_score_below_nothing_is_below_it() -> None:
 def test_reciprocal_neighbours_are_those_of_a_loop() -> None:
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(3, 7, 4))
-    there = np.ones((3, 7), bool)
-    there[1, 5:] = False
-    relevant = there & (rng.random((3, 7)) < 0.3)
+    valid = np.ones((3, 7), bool)
+    valid[1, 5:] = False
+    relevant = valid & (rng.random((3, 7)) < 0.3)
     relevant[:, 1] = True
     for k in (1, 2, 4, 30):
-        found = screening.reciprocal(*map(torch.from_numpy, (vectors, relevant, there)), k).numpy()
+        mask = screening.reciprocal(*map(torch.from_numpy, (vectors, relevant, valid)), k).numpy()
         for b in range(3):
             products = vectors[b] @ vectors[b].T
-            present = np.flatnonzero(there[b])
+            present = np.flatnonzero(valid[b])
 
             def near(i: int, j: int, products: Any = products, present: Any = present, k: int = k) -> bool:
-                others = [products[i, o] for o in present if o != i]
-                return i != j and sum(other > products[i, j] for other in others) < k
+                rivals = [products[i, o] for o in present if o != i]
+                return i != j and sum(rival > products[i, j] for rival in rivals) < k
 
             for c in range(7):
-                wanted = there[b, c] and any(near(r, c) and near(c, r) for r in present if relevant[b, r])
-                assert found[b, c] == wanted
+                wanted = valid[b, c] and any(near(r, c) and near(c, r) for r in present if relevant[b, r])
+                assert mask[b, c] == wanted
 
 
 def test_the_first_reason_is_named() -> None:

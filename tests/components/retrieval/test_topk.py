@@ -28,26 +28,26 @@ def cut(array, size):
 def test_equals_sorting_everything_with_many_ties(dtype, k):
     queries, documents = whole_numbers((37, 8)), whole_numbers((3000, 8), seed=1, dtype=dtype)
     order = np.random.default_rng(2).permutation(3000)
-    found = topk.top_k(queries, cut(documents, 1000), order, k)
+    keys = topk.top_k(queries, cut(documents, 1000), order, k)
     scores, places = sorted_whole(queries, documents, order, k)
-    np.testing.assert_array_equal(topk.tie_ranks_of(found), places)
-    np.testing.assert_array_equal(topk.scores_of(found), scores)
+    np.testing.assert_array_equal(topk.tie_ranks_of(keys), places)
+    np.testing.assert_array_equal(topk.scores_of(keys), scores)
 
 
 def test_half_precision_vectors_are_multiplied_in_single_precision():
     """Sums that half precision has no numbers for, and a difference that is lost where they are rounded."""
     documents = np.full((3, 64), 200, np.float16)
     documents[2, 0] += np.float16(0.125)
-    found = topk.top_k(np.full((1, 64), 200, np.float16), [documents], None, 3)
-    assert topk.tie_ranks_of(found).tolist() == [[2, 0, 1]]
-    assert topk.scores_of(found).tolist() == [[2_560_025.0, 2_560_000.0, 2_560_000.0]]
+    keys = topk.top_k(np.full((1, 64), 200, np.float16), [documents], None, 3)
+    assert topk.tie_ranks_of(keys).tolist() == [[2, 0, 1]]
+    assert topk.scores_of(keys).tolist() == [[2_560_025.0, 2_560_000.0, 2_560_000.0]]
 
 
 def test_exact_duplicates_at_the_end_of_the_list_go_by_place():
     documents = np.ones((5000, 4), np.float32)
     order = np.random.default_rng(0).permutation(5000)
-    found = topk.top_k(np.ones((3, 4), np.float32), cut(documents, 700), order, 10)
-    np.testing.assert_array_equal(topk.tie_ranks_of(found), np.tile(np.arange(10), (3, 1)))
+    keys = topk.top_k(np.ones((3, 4), np.float32), cut(documents, 700), order, 10)
+    np.testing.assert_array_equal(topk.tie_ranks_of(keys), np.tile(np.arange(10), (3, 1)))
 
 
 def test_blocks_and_shards_do_not_matter(monkeypatch):
@@ -74,8 +74,8 @@ def test_partial_lists_merge_to_the_whole():
 
 def test_documents_that_get_ever_better_are_all_kept_track_of():
     documents = np.arange(20_000, dtype=np.float32)[:, None]  # every one passes every bar
-    found = topk.top_k(np.array([[1.0], [-1.0]]), cut(documents, 6000), None, 5)
-    np.testing.assert_array_equal(topk.tie_ranks_of(found), [[19999, 19998, 19997, 19996, 19995], [0, 1, 2, 3, 4]])
+    keys = topk.top_k(np.array([[1.0], [-1.0]]), cut(documents, 6000), None, 5)
+    np.testing.assert_array_equal(topk.tie_ranks_of(keys), [[19999, 19998, 19997, 19996, 19995], [0, 1, 2, 3, 4]])
 
 
 def test_agrees_with_faiss():
@@ -86,25 +86,25 @@ def test_agrees_with_faiss():
     index = faiss.IndexFlatIP(24)
     index.add(documents)
     scores, rows = index.search(queries, 20)
-    found = topk.top_k(queries, cut(documents, 1234), None, 20)
-    np.testing.assert_array_equal(topk.tie_ranks_of(found), rows)
-    np.testing.assert_allclose(topk.scores_of(found), scores, rtol=1e-5)
+    keys = topk.top_k(queries, cut(documents, 1234), None, 20)
+    np.testing.assert_array_equal(topk.tie_ranks_of(keys), rows)
+    np.testing.assert_allclose(topk.scores_of(keys), scores, rtol=1e-5)
 
 
 def test_keys_order_like_scores_then_places_and_can_be_read_back():
     scores = np.array([3.5, 0.0, -0.0, -2.0, 1e-38, -np.inf, np.inf, 3.5], np.float32)
     places = np.array([2, 5, 4, 0, 1, 3, 2**31, 1])
-    found = topk.keys(scores, places)
+    keys = topk.keys(scores, places)
     best = np.lexsort((places, -scores))
-    np.testing.assert_array_equal(np.argsort(found), best)
-    np.testing.assert_array_equal(topk.scores_of(found), scores)
-    np.testing.assert_array_equal(topk.tie_ranks_of(found), places)
-    assert (found < topk.NO_DOCUMENT).all()
+    np.testing.assert_array_equal(np.argsort(keys), best)
+    np.testing.assert_array_equal(topk.scores_of(keys), scores)
+    np.testing.assert_array_equal(topk.tie_ranks_of(keys), places)
+    assert (keys < topk.NO_DOCUMENT).all()
 
 
 def test_more_than_there_is_gives_all_there_is():
-    found = topk.top_k(whole_numbers((2, 3)), [whole_numbers((4, 3))], None, 9)
-    assert found.shape == (2, 4)
+    keys = topk.top_k(whole_numbers((2, 3)), [whole_numbers((4, 3))], None, 9)
+    assert keys.shape == (2, 4)
     assert topk.top_k(np.empty((0, 3), np.float32), [whole_numbers((4, 3))], None, 9).shape == (0, 4)
 
 
@@ -135,7 +135,7 @@ def test_segments_whose_documents_lie_apart_find_the_same(monkeypatch):
     queries, documents = whole_numbers((37, 8)), whole_numbers((20_000, 8), seed=1)
     expected = topk.top_k(queries, cut(documents, 999), None, 70)
     cut_up = topk._segments
-    monkeypatch.setattr(topk, "_segments", lambda of, *, apart: cut_up(of, apart=not apart))
+    monkeypatch.setattr(topk, "_segments", lambda documents, *, apart: cut_up(documents, apart=not apart))
     np.testing.assert_array_equal(topk.top_k(queries, cut(documents, 999), None, 70), expected)
 
 

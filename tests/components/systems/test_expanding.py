@@ -15,7 +15,7 @@ from sparring.components.rng import keyed_rng
 from sparring.components.systems.expanding import Expander
 from sparring.components.systems.rankings import Ranking
 from sparring.components.systems.stages.expansion import ExpansionStage
-from tests.support.asked import documents
+from tests.support.asgi import documents
 
 QUERIES = ["who won?", "nothing", "where is it"]
 GENERATED = {"who won?": ["Oslo", "", "oslo ", "Bergen"], "nothing": [], "where is it": ["in the north", "there"]}

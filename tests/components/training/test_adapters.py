@@ -42,7 +42,7 @@ def test_interrupted_it_ends_as_if_never_interrupted(run: Any, tmp_path: Path, a
         run("b", stop=3, **options)
     kept = [load_file(path) for path in (tmp_path / "b/checkpoints").rglob("weights.safetensors")]
     assert len(kept) >= 2
-    assert all("lora_" in name or name.startswith("model.projections.") for one in kept for name in one)
+    assert all("lora_" in name or name.startswith("model.projections.") for names in kept for name in names)
     run("b", **options)
     assert_same(tmp_path / "a", tmp_path / "b")
     assert not any(

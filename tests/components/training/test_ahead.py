@@ -25,12 +25,12 @@ class Reads(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.names: list[str] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", "")
         if name in READS and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
-            self.found.append(name)
+            self.names.append(name)
         return function(*args, **(kwargs or {}))
 
 
@@ -48,10 +48,10 @@ def test_an_update_reads_nothing_from_the_device(
 
     monkeypatch.setattr(loop, "_update", watched)
     run("a", kind=kind, updates=3, batch=8, accumulate=accumulate)
-    assert reads.found == []
+    assert reads.names == []
     with reads:
         torch.ones(1).item()
-    assert reads.found == ["item"]  # so that the test would see one
+    assert reads.names == ["item"]  # so that the test would see one
 
 
 def test_batches_are_prepared_ahead_by_a_thread(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,9 @@ def test_batches_are_prepared_ahead_by_a_thread(run: Any, tmp_path: Path, monkey
     monkeypatch.setattr(Retriever, "collate", noted)
     run("a", updates=4, batch=8, accumulate=2, log_every=1)
     assert [name.startswith("batches") for name in threads[-8:]] == [False] + 7 * [True]
-    monkeypatch.setattr("sparring.components.training.prepared.Batches._prepared", lambda b, *at: b._prepare(*at))
+    monkeypatch.setattr(
+        "sparring.components.training.prepared.Batches._prepared", lambda b, *arguments: b._prepare(*arguments)
+    )
     run("b", updates=4, batch=8, accumulate=2, log_every=1)
     assert lines(tmp_path / "a") == lines(tmp_path / "b")
 
@@ -94,13 +96,13 @@ class Clock:
 def saved(clock: Clock, seconds: float, updates: int, length: Callable[[int], float]) -> list[int]:
     """The updates after which a checkpoint is written, if an update takes `length` of its number."""
     saving = loop._Saving(seconds)
-    found = []
+    order = []
     for update in range(1, updates + 1):
         clock.now += length(update)
         if saving.is_due(update):
-            found.append(update)
+            order.append(update)
             saving.done()
-    return found
+    return order
 
 
 def test_checkpoints_come_when_their_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +114,11 @@ def test_checkpoints_come_when_their_time_has_passed(monkeypatch: pytest.MonkeyP
 
 def test_the_first_worker_is_asked_seldom_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is an exchange among all workers."""
-    asked = []
-    monkeypatch.setattr(loop, "of_first", lambda number: asked.append(number) or number)
+    numbers = []
+    monkeypatch.setattr(loop, "of_first", lambda number: numbers.append(number) or number)
     clock = Clock(monkeypatch)
     assert saved(clock, 60.0, 900, lambda update: 0.125) == [481]
-    assert len(asked) < 40
+    assert len(numbers) < 40
 
 
 @pytest.mark.parametrize(
@@ -139,10 +141,10 @@ def test_more_workers_are_used_if_they_are_faster(
 
 
 def test_there_are_no_more_workers_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    counts = []
     monkeypatch.setattr(efficiency, "workers", lambda: 8)
-    monkeypatch.setattr(efficiency, "_seconds", lambda _, __, count, **___: asked.append(count) or 1 / count)
+    monkeypatch.setattr(efficiency, "_seconds", lambda _, __, count, **___: counts.append(count) or 1 / count)
     objective: Any = None
     config = toy.train_config(batch=6, accumulate=2)
     assert efficiency.efficient_workers(objective, config, seed=1, device=torch.device("cpu")) == 3
-    assert asked == [3, 1]
+    assert counts == [3, 1]

@@ -25,10 +25,10 @@ from tests.support.trainings import assert_close, assert_same, lines, weights
 
 def test_training_lowers_the_loss_and_writes_what_later_steps_read(run: Any, tmp_path: Path) -> None:
     summary = run("a", updates=30, batch=8, log_every=10, warmup=0.0)
-    found = lines(tmp_path / "a")
-    assert [line["update"] for line in found] == [10, 20, 30]
-    assert found[2]["cross_entropy (group)"] < 0.7 * found[0]["cross_entropy (group)"]
-    assert found[0].keys() == {"update", "cross_entropy (group)", "learning_rate", "gradient_norm"}
+    rows = lines(tmp_path / "a")
+    assert [line["update"] for line in rows] == [10, 20, 30]
+    assert rows[2]["cross_entropy (group)"] < 0.7 * rows[0]["cross_entropy (group)"]
+    assert rows[0].keys() == {"update", "cross_entropy (group)", "learning_rate", "gradient_norm"}
     assert summary["updates"] == 30
     assert summary["workers"] == 1
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["metrics.jsonl", "model", "state"]
@@ -141,23 +141,23 @@ def test_recomputing_knows_temperature_dropout_parts_and_precision(
     assert_close(tmp_path / "a", tmp_path / "b")
     (tmp_path / "c").mkdir()
     run("c", recompute=True, losses=[term], **options)
-    one, other = (lines(tmp_path / place)[0]["cross_entropy (batch)"] for place in ("b", "c"))
-    assert abs(one - other) > 0.1
+    first, second = (lines(tmp_path / place)[0]["cross_entropy (batch)"] for place in ("b", "c"))
+    assert abs(first - second) > 0.1
 
 
 @pytest.mark.parametrize("kind", ["retriever", "ranker"])
 def test_losses_are_computed_in_fp32_whatever_the_models_precision(
     run: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = objective_named(kind)
-    real, seen = made.terms, []
+    objective = objective_named(kind)
+    real, seen = objective.terms, []
 
     def spied(self: Any, representations: Any, batch: Any) -> Any:
         parts = representations if isinstance(representations, tuple) else (representations,)
         seen.extend((part.dtype, torch.is_autocast_enabled("cpu")) for part in parts if part.dtype != torch.bool)
         return real(self, representations, batch)
 
-    monkeypatch.setattr(made, "terms", spied)
+    monkeypatch.setattr(objective, "terms", spied)
     run("a", kind=kind, updates=1, precision="bf16")
     assert set(seen) == {(torch.float32, False)}
 
@@ -168,9 +168,9 @@ def test_bf16_is_near_fp32_and_keeps_weights_in_fp32(run: Any, tmp_path: Path) -
         run(place, updates=2, precision=precision, log_every=1)
     a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert {value.dtype for value in b.values()} == {torch.float32}
-    one, other = (lines(tmp_path / place)[0]["cross_entropy (group)"] for place in ("a", "b"))
-    assert one == pytest.approx(other, rel=0.03)
-    assert one != other
+    first, second = (lines(tmp_path / place)[0]["cross_entropy (group)"] for place in ("a", "b"))
+    assert first == pytest.approx(second, rel=0.03)
+    assert first != second
     assert a.keys() == b.keys()
 
 

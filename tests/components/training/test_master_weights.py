@@ -106,9 +106,9 @@ def test_interrupted_it_ends_as_if_never_interrupted(run: Any, tmp_path: Path, e
     assert {value.dtype for value in kept.values()} == {torch.float32}
     run("b", **options)
     assert_same(tmp_path / "a", tmp_path / "b")
-    found = weights(tmp_path / "a")
-    assert {value.dtype for value in found.values()} == {torch.float32}
-    layer = next(value for name, value in found.items() if name.endswith("intermediate.dense.weight"))
+    tensors = weights(tmp_path / "a")
+    assert {value.dtype for value in tensors.values()} == {torch.float32}
+    layer = next(value for name, value in tensors.items() if name.endswith("intermediate.dense.weight"))
     assert not torch.equal(layer, layer.bfloat16().float())
 
 
@@ -158,12 +158,12 @@ def test_what_memory_holds_of_a_weight(run: Any, monkeypatch: pytest.MonkeyPatch
     real_update = loop._update
 
     def counted(objective: Any, optimizer: Any, config: Any, *rest: Any, **named: Any) -> Any:
-        own = {weight.data_ptr() for weight in objective.parameters()}
+        pointers = {weight.data_ptr() for weight in objective.parameters()}
         states = waiting.setdefault(config.weights, {})
 
         def saved(state: Any) -> Any:
             storage = state.untyped_storage()
-            if storage.data_ptr() not in own:
+            if storage.data_ptr() not in pointers:
                 states[storage.data_ptr()] = storage.nbytes()
             return state
 

@@ -46,7 +46,7 @@ def config(name: str, **options: Any) -> TrainConfig:
     return toy.train_config(**{"losses": [LOSSES[name]], "log_every": 1, "batch": 8, **options})
 
 
-def run(objective: Any, out: Path, how: TrainConfig, *, stop: int | None = None, dev: Path | None = None) -> Any:
+def run(objective: Any, out: Path, settings: TrainConfig, *, stop: int | None = None, dev: Path | None = None) -> Any:
     """Train it, perhaps up to an interruption."""
 
     def on_update(update: int, note: str) -> None:
@@ -56,7 +56,7 @@ def run(objective: Any, out: Path, how: TrainConfig, *, stop: int | None = None,
     out.mkdir(exist_ok=True)
     return train(
         objective,
-        how,
+        settings,
         out=out,
         seed=1,
         start=None,
@@ -76,12 +76,12 @@ def test_training_lowers_the_loss(build: Any, tmp_path: Path, name: str) -> None
 
 @NAMES
 def test_killed_and_resumed_is_as_never_killed(build: Any, tmp_path: Path, name: str) -> None:
-    how = config(name, updates=6)
-    run(build(name), tmp_path / "a", how)
+    settings = config(name, updates=6)
+    run(build(name), tmp_path / "a", settings)
     for stop in (1, 4):
         with pytest.raises(Interrupted):
-            run(build(name), tmp_path / "b", how, stop=stop)
-    run(build(name), tmp_path / "b", how)
+            run(build(name), tmp_path / "b", settings, stop=stop)
+    run(build(name), tmp_path / "b", settings)
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
@@ -121,8 +121,8 @@ def test_heads_are_in_checkpoints_and_not_in_the_model(build: Any, tmp_path: Pat
 def test_validation_measures_the_held_out_loss(build: Any, data: Path, tmp_path: Path, name: str) -> None:
     """Two looks at a model that does not move see the same rows, masks and views, and so the same loss."""
     look = {"every": 1, "measure": "loss"}
-    how = config(name, updates=2, validate_on_dev=look, learning_rate=1e-12)
-    summary = run(build(name), tmp_path / "a", how, dev=data)
+    settings = config(name, updates=2, validate_on_dev=look, learning_rate=1e-12)
+    summary = run(build(name), tmp_path / "a", settings, dev=data)
     looks = [line["dev loss"] for line in lines(tmp_path / "a") if "dev loss" in line]
     assert looks[1] == pytest.approx(looks[0], rel=1e-3)
     assert summary["best"]["value"] == min(looks)
@@ -163,10 +163,10 @@ def test_an_objective_may_summarise_all_rows_at_once(build: Any, data: Path, tmp
 
     dev = objective.reading(data)
     dev.judge, dev.summarise = judge, summarise
-    how = config("tests.support.two_views", updates=1, validate_on_dev={"every": 1, "measure": "Spearman"})
+    settings = config("tests.support.two_views", updates=1, validate_on_dev={"every": 1, "measure": "Spearman"})
     train(
         objective,
-        how,
+        settings,
         out=tmp_path,
         seed=1,
         start=None,

@@ -123,16 +123,16 @@ def test_only_the_best_weights_that_a_checkpoint_or_the_training_names_are_kept(
     """However long the next checkpoint is away."""
     module, optimizer = torch.nn.Linear(2, 2), torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     state = TrainingState()
-    found = []
+    names = []
     for update in range(999_990, 1_000_010):
         state.update, state.best = update, Best(float(update), update)
         checkpoints.save_best(tmp_path, module, state)
         if update % 5 == 0:
             checkpoints.save(tmp_path, module, optimizer, state)
-        found.append({path.name for path in tmp_path.glob("best-*")})
+        names.append({path.name for path in tmp_path.glob("best-*")})
     named = {f"best-{update}" for update in (1_000_000, 1_000_005, 1_000_009)}
-    assert found[-1] == named
-    assert max(map(len, found)) == 3
+    assert names[-1] == named
+    assert max(map(len, names)) == 3
     assert {path.name for path in tmp_path.iterdir()} == {*named, "update-1000000", "update-1000005"}
 
 

@@ -61,22 +61,22 @@ class TestSchedule:
 class TestVisitsOfAnUpdate:
     def test_each_pass_has_every_row_once_in_an_order_of_its_own(self) -> None:
         config = toy.train_config(batch=4)
-        found = [one.row for update in range(15) for one in visits_of_update(config, 12, seed=3, update=update)]
-        passes = [found[i : i + 12] for i in range(0, 60, 12)]
-        assert all(sorted(one) == list(range(12)) for one in passes)
-        assert len({tuple(one) for one in passes}) == 5
+        rows = [visit.row for update in range(15) for visit in visits_of_update(config, 12, seed=3, update=update)]
+        passes = [rows[i : i + 12] for i in range(0, 60, 12)]
+        assert all(sorted(order) == list(range(12)) for order in passes)
+        assert len({tuple(order) for order in passes}) == 5
 
     def test_a_batch_may_span_two_passes(self) -> None:
         config = toy.train_config(batch=5)
-        visits = [one for update in range(7) for one in visits_of_update(config, 7, seed=3, update=update)]
-        assert [one.visit for one in visits] == [visit for visit in range(5) for _ in range(7)]
-        found = [one.row for one in visits]
-        assert len(found) == 35
-        assert set(Counter(found).values()) == {5}
+        visits = [visit for update in range(7) for visit in visits_of_update(config, 7, seed=3, update=update)]
+        assert [visit.visit for visit in visits] == [visit for visit in range(5) for _ in range(7)]
+        rows = [visit.row for visit in visits]
+        assert len(rows) == 35
+        assert set(Counter(rows).values()) == {5}
 
     def test_a_batch_may_be_larger_than_the_table(self) -> None:
-        found = [one.row for one in visits_of_update(toy.train_config(batch=10), 4, seed=3, update=0)]
-        assert sorted(found[:4]) == sorted(found[4:8]) == [0, 1, 2, 3]
+        rows = [visit.row for visit in visits_of_update(toy.train_config(batch=10), 4, seed=3, update=0)]
+        assert sorted(rows[:4]) == sorted(rows[4:8]) == [0, 1, 2, 3]
 
     def test_an_update_is_known_without_those_before_it_and_depends_on_the_seed(self) -> None:
         config = toy.train_config(batch=4)

@@ -54,16 +54,16 @@ def test_what_is_right_passes_and_is_not_disturbed(
 
 def misplaced(forward: Callable[..., Tensor], batch: Any, *, tokens: int, recompute: bool) -> Tensor:
     """Pieces put together in the order they were encoded in."""
-    found = chunking.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
+    vectors = chunking.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
     if chunking._least == 1:
-        return found
-    return found[torch.from_numpy(np.argsort(-batch.mask.sum(-1).numpy(), kind="stable"))]
+        return vectors
+    return vectors[torch.from_numpy(np.argsort(-batch.mask.sum(-1).numpy(), kind="stable"))]
 
 
 def detached(forward: Callable[..., Tensor], batch: Any, *, tokens: int, recompute: bool) -> Tensor:
     """The first row's vector without its gradient."""
-    found = chunking.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
-    return found if chunking._least == 1 else torch.cat([found[:1].detach(), found[1:]])
+    vectors = chunking.in_chunks(forward, batch, tokens=tokens, recompute=recompute)
+    return vectors if chunking._least == 1 else torch.cat([vectors[:1].detach(), vectors[1:]])
 
 
 def test_pieces_that_are_misplaced_or_lose_their_gradient_stop_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ def test_attention_that_is_only_almost_attention_stops_it(run: Any, monkeypatch:
     real = fast_cpu._Attention.backward
 
     def wrong(ctx: Any, gradient: Tensor) -> Any:
-        query, *others = real(ctx, gradient)
-        return (query * 3, *others)
+        query, *gradients = real(ctx, gradient)
+        return (query * 3, *gradients)
 
     monkeypatch.setattr(fast_cpu._Attention, "backward", staticmethod(wrong))
     with pytest.raises(SelfCheckError, match="the gradient has norm"):
@@ -117,8 +117,8 @@ def test_it_is_made_once_and_not_where_a_run_goes_on(run: Any, monkeypatch: pyte
 def test_an_objective_may_say_that_it_draws_numbers_of_its_own(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = scoring.group_scores
 
-    def noisy(queries: Tensor, *others: Any) -> Any:
-        return real(queries + 0.5 * torch.randn_like(queries), *others)
+    def noisy(queries: Tensor, *arguments: Any) -> Any:
+        return real(queries + 0.5 * torch.randn_like(queries), *arguments)
 
     monkeypatch.setattr("sparring.components.objectives.retriever.group_scores", noisy)
     with pytest.raises(SelfCheckError):

@@ -135,17 +135,17 @@ def test_a_loss_that_fails_is_named_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "got"),
+    ("name", "value"),
     [
         ("mean", r"a tensor of shape \(\)"),
         ("number", "float"),
         ("columns", r"a tensor of shape \(3,\)"),
     ],
 )
-def test_a_loss_that_returns_something_else_is_named(name: str, got: str) -> None:
+def test_a_loss_that_returns_something_else_is_named(name: str, value: str) -> None:
     values: Tensor = torch.ones(2, 3)
     scores = Scores(values, target=values, where=values.bool())
-    wanted = rf"own_losses\.{name} returned {got}\. Return a value per query: a tensor of shape \(Q,\), here \(2,\)"
+    wanted = rf"own_losses\.{name} returned {value}\. Return a value per query: a tensor of shape \(Q,\), here \(2,\)"
     with pytest.raises(UserError, match=wanted):
         evaluate([LossTerm(function=f"own_losses.{name}")], lambda term: scores)
 
@@ -160,8 +160,8 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
         "    def collate(self):\n        reads = writes = self.template\n        views = reads.both\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {name: declared("own_things.objective", name) for name in ("views", "reads", "predicts", "absent")}
-    assert found == {"views": ("group",), "reads": None, "predicts": 0.2, "absent": None}
+    declarations = {name: declared("own_things.objective", name) for name in ("views", "reads", "predicts", "absent")}
+    assert declarations == {"views": ("group",), "reads": None, "predicts": 0.2, "absent": None}
     assert declared("generator", "views") == ("group",)
     assert declared("generator", "reads") is None
 
@@ -217,9 +217,9 @@ def test_our_losses_fail_without_what_they_declare_and_work_with_it(loss: str) -
     blocks = ("query-query", "document-query", "document-document", "document-candidate", "document-mined")
     whole = Scores(student, target, where, student, others=dict.fromkeys(blocks, Block(student, where)))
     term.called(whole)
-    for needed, without in (
+    for need, without in (
         (term.needs.teacher, replace(whole, teacher=None)),
         (term.needs_blocks, replace(whole, others={})),
     ):
-        with pytest.raises(RuntimeError) if needed else nullcontext():
+        with pytest.raises(RuntimeError) if need else nullcontext():
             term.called(without)

@@ -47,8 +47,8 @@ def test_the_loss_is_validated_as_it_is_at_that_update(run: Any, tmp_path: Path)
     """A temperature that warms up was the first one at every look."""
     options: dict[str, Any] = {"dev": True, "validate_on_dev": {"every": 1, "measure": "loss"}, "learning_rate": 1e-12}
     for name, warmup in {"warmed": 2, "at once": 0}.items():
-        given = {"temperature": 0.05, "warmup": warmup, "query_query": False, "document_document": False}
-        released = {"function": "components.losses.simlm.released", "over": "batch", "options": given}
+        released_options = {"temperature": 0.05, "warmup": warmup, "query_query": False, "document_document": False}
+        released = {"function": "components.losses.simlm.released", "over": "batch", "options": released_options}
         run(name, updates=4, losses=[released], **options)
     warmed, plain = (
         [line["dev loss"] for line in lines(tmp_path / name) if "dev loss" in line] for name in ("warmed", "at once")
@@ -79,8 +79,8 @@ def test_a_model_that_training_makes_no_better_is_kept_as_it_was(run: Any, tmp_p
 
 def test_the_divergence_of_scores_from_targets_by_hand() -> None:
     """Odds 1 : 2 : 5 under targets 3/4, 0 and 1/4."""
-    found = _divergence(torch.tensor([1.0, 2.0, 5.0]).log(), torch.tensor([3.0, 0.0, 1.0]))
-    assert found.item() == pytest.approx(0.75 * math.log(6) + 0.25 * math.log(2 / 5))
+    divergence = _divergence(torch.tensor([1.0, 2.0, 5.0]).log(), torch.tensor([3.0, 0.0, 1.0]))
+    assert divergence.item() == pytest.approx(0.75 * math.log(6) + 0.25 * math.log(2 / 5))
 
 
 @pytest.mark.parametrize(
