@@ -68,15 +68,15 @@ def test_rankings(
     tmp_path: Path, data: Path, tokens: Path, ranker: Path, vectors: dict[str, Path], queries: dict[str, Path]
 ) -> None:
     same = {"vectors": dict.fromkeys(BOTH, vectors["cpu"]), "queries": dict.fromkeys(BOTH, queries["cpu"])}
-    found = on_both(tmp_path, search, data=data, **same, k=10, config=SearchConfig())
-    cpu, gpu = (pq.read_table(found[where] / "ranking.parquet") for where in BOTH)
+    folders = on_both(tmp_path, search, data=data, **same, k=10, config=SearchConfig())
+    cpu, gpu = (pq.read_table(folders[where] / "ranking.parquet") for where in BOTH)
     assert cpu["doc_id"].equals(gpu["doc_id"])
     again = on_both(
         tmp_path,
         rerank,
         data=data,
         tokens=tokens,
-        ranking=dict.fromkeys(BOTH, found["cpu"]),
+        ranking=dict.fromkeys(BOTH, folders["cpu"]),
         split="train",
         ranker=ranker,
         config=RerankConfig(precision="fp32", depth=10),
@@ -90,20 +90,22 @@ def test_neighbours_and_soft_labels(
     tmp_path: Path, data: Path, tokens: Path, vectors: dict[str, Path], queries: dict[str, Path]
 ) -> None:
     """All elements are neighbours: which of two copies of a text is nearer, rounding decides, here and there."""
-    (found := tmp_path / "found").mkdir()
+    (ranking := tmp_path / "found").mkdir()
     inputs: dict[str, Any] = {"data": data, "vectors": vectors["cpu"], "queries": queries["cpu"]}
-    search(found, toy.INLINE, **inputs, k=20, config=SearchConfig())
+    search(ranking, toy.INLINE, **inputs, k=20, config=SearchConfig())
     again = on_both(
         tmp_path,
         rerank_by_neighbours,
         **inputs,
-        ranking=found,
+        ranking=ranking,
         config=NeighboursRerankConfig(k=20, k_exp=1, context=12),
     )
     cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
     np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
     (groups := tmp_path / "groups").mkdir()
-    contexts(groups, toy.INLINE, data=data, tokens=tokens, ranking=found, split="train", config=ContextConfig(size=12))
+    contexts(
+        groups, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="train", config=ContextConfig(size=12)
+    )
     config = SmoothConfig.model_validate({"similarity": {"k": 20, "k_exp": 1}})
     soft = on_both(tmp_path, smooth, **inputs, groups=groups, config=config)
     cpu, gpu = (pq.read_table(soft[where] / "groups.parquet")["targets"].combine_chunks().flatten() for where in BOTH)
@@ -115,7 +117,7 @@ def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, rec
     rows = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{i + 13}"]} for i in range(12)]
     groups = toy.write_groups(tmp_path / "groups", rows)
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
-    found = {}
+    curves = {}
     for where, machine in BOTH.items():
         out = tmp_path / where
         out.mkdir()
@@ -132,8 +134,8 @@ def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, rec
             config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
         )
         lines = (out / "metrics.jsonl").read_text().splitlines()
-        found[where] = [json.loads(line)["cross_entropy (batch)"] for line in lines]
-    np.testing.assert_allclose(found["gpu"], found["cpu"], rtol=1e-3)
+        curves[where] = [json.loads(line)["cross_entropy (batch)"] for line in lines]
+    np.testing.assert_allclose(curves["gpu"], curves["cpu"], rtol=1e-3)
 
 
 def test_a_batch_in_bf16(retriever: Path) -> None:
@@ -159,9 +161,9 @@ def test_exact_search(kind: type) -> None:
     shards = [rng.normal(size=(count, 96)).astype(kind) for count in (30_000, 7, 50_001)]
     queries = rng.normal(size=(300, 96)).astype(np.float32)
     queries[0] *= 1e6  # more than float16 holds
-    for asked in (queries, queries[1:]):
-        cpu, gpu = (topk.top_k(asked, shards, None, 20, device=device) for device in ("cpu", "cuda"))
-        exact = asked.astype(np.float64) @ np.concatenate(shards).T.astype(np.float64)
+    for vectors in (queries, queries[1:]):
+        cpu, gpu = (topk.top_k(vectors, shards, None, 20, device=device) for device in ("cpu", "cuda"))
+        exact = vectors.astype(np.float64) @ np.concatenate(shards).T.astype(np.float64)
         best = np.sort(exact, axis=1)[:, :-21:-1]
         np.testing.assert_allclose(topk.scores_of(gpu), best, rtol=2e-6)
         assert np.mean(topk.tie_ranks_of(gpu) == topk.tie_ranks_of(cpu)) > 0.999

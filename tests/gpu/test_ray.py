@@ -61,12 +61,12 @@ def test_vectors_and_rankings(
     names = sorted(path.name for path in vectors[0].glob("documents-*.npy"))
     assert len(names) > 2
     for name in names:
-        one, other = (np.load(place / name) for place in vectors)
-        np.testing.assert_allclose(other, one, atol=1e-6)
+        inline, distributed = (np.load(place / name) for place in vectors)
+        np.testing.assert_allclose(distributed, inline, atol=1e-6)
     queries, _ = through_both(
         tmp_path, shared, encode_queries, **inputs, split="train", retriever=retriever, config=ENCODE
     )
-    found = through_both(
+    folders = through_both(
         tmp_path, shared, search, data=data, vectors=vectors[0], queries=queries, k=10, config=SearchConfig()
     )
     again = through_both(
@@ -74,22 +74,22 @@ def test_vectors_and_rankings(
         shared,
         rerank,
         **inputs,
-        ranking=found[0],
+        ranking=folders[0],
         split="train",
         ranker=ranker,
         config=RerankConfig(precision="fp32", depth=10, shard=6),
     )
-    for places in (found, again):
-        one, other = (pq.read_table(place / "ranking.parquet") for place in places)
-        assert one["doc_id"].equals(other["doc_id"])
-        np.testing.assert_allclose(other["score"].to_numpy(), one["score"].to_numpy(), atol=1e-5)
+    for places in (folders, again):
+        inline, distributed = (pq.read_table(place / "ranking.parquet") for place in places)
+        assert inline["doc_id"].equals(distributed["doc_id"])
+        np.testing.assert_allclose(distributed["score"].to_numpy(), inline["score"].to_numpy(), atol=1e-5)
 
 
 def test_training(tmp_path: Path, shared: Machine, data: Path, tokens: Path, retriever: Path) -> None:
     rows = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{i + 13}"]} for i in range(12)]
     groups = toy.write_groups(tmp_path / "groups", rows)
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
-    one, other = through_both(
+    inline, distributed = through_both(
         tmp_path,
         shared,
         train,
@@ -102,6 +102,6 @@ def test_training(tmp_path: Path, shared: Machine, data: Path, tokens: Path, ret
         seed=[1],
         config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
     )
-    for a, b in zip(lines(one), lines(other), strict=True):
+    for a, b in zip(lines(inline), lines(distributed), strict=True):
         assert b == pytest.approx(a, rel=1e-3, abs=1e-5)
-    assert (other / "model").is_dir()
+    assert (distributed / "model").is_dir()

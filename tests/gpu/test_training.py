@@ -28,14 +28,16 @@ EXECUTIONS = {
 }
 
 
-def trained(one: Any, out: Path, device: str, *, execution: Execution = EXECUTIONS["plain"], **config: Any) -> Path:
+def trained(
+    objective: Any, out: Path, device: str, *, execution: Execution = EXECUTIONS["plain"], **config: Any
+) -> Path:
     """Train in fp32 without dropout, with the check before the first update."""
     out.mkdir()
-    for module in one.modules():
+    for module in objective.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     train(
-        one,
+        objective,
         toy.train_config(updates=3, batch=4, log_every=1, **config),
         out=out,
         seed=1,
@@ -49,8 +51,8 @@ def trained(one: Any, out: Path, device: str, *, execution: Execution = EXECUTIO
     return out
 
 
-def assert_alike(one: Path, other: Path) -> None:
-    for a, b in zip(lines(one), lines(other), strict=True):
+def assert_alike(first: Path, second: Path) -> None:
+    for a, b in zip(lines(first), lines(second), strict=True):
         assert a == pytest.approx(b, rel=5e-3, abs=1e-4)
 
 
@@ -66,8 +68,8 @@ def again(made: Any, name: str, tmp_path: Path) -> Any:  # noqa: F811
 @pytest.mark.parametrize("name", EVERY)
 def test_every_objective_trains_there(made: Any, name: str, tmp_path: Path) -> None:  # noqa: F811
     """To its end, and its first losses are a CPU's."""
-    one, losses = made(name)
-    cpu = trained(one, tmp_path / "cpu", "cpu", losses=losses)
+    objective, losses = made(name)
+    cpu = trained(objective, tmp_path / "cpu", "cpu", losses=losses)
     out = trained(again(made, name, tmp_path), tmp_path / "gpu", "cuda", losses=losses)
     assert lines(out)[0] == pytest.approx(lines(cpu)[0], rel=5e-3, abs=1e-4)
     assert len(lines(out)) == 3
@@ -86,10 +88,10 @@ def test_a_gpu_learns_what_a_cpu_learns(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    one, losses = made(name)
-    cpu = trained(one, tmp_path / "cpu", "cpu", losses=losses)
-    other = again(made, name, tmp_path)
-    assert_alike(cpu, trained(other, tmp_path / "gpu", "cuda", losses=losses, execution=EXECUTIONS[execution]))
+    objective, losses = made(name)
+    cpu = trained(objective, tmp_path / "cpu", "cpu", losses=losses)
+    twin = again(made, name, tmp_path)
+    assert_alike(cpu, trained(twin, tmp_path / "gpu", "cuda", losses=losses, execution=EXECUTIONS[execution]))
 
 
 def worker(rank: int, places: dict[str, str], out: str) -> None:

@@ -99,27 +99,27 @@ def files_of(source: Source) -> list[str]:
 def sound(out: Path) -> None:
     """Ids are words, each once; texts are there; judgements are of what is there."""
     documents, queries, qrels = (rows(out / f"{name}.parquet") for name in TABLES)
-    known = ids(documents, "doc_id")
-    asked = ids(queries, "query_id")
+    doc_ids = ids(documents, "doc_id")
+    query_ids = ids(queries, "query_id")
     assert all(row["title"].strip() or row["text"].strip() for row in documents)
     assert all(row["text"].strip() and None not in row["answers"] for row in queries)
     splits = {row["query_id"]: row["split"] for row in queries}
     assert all(isinstance(split, str) and split and split.isprintable() for split in splits.values())
     assert len({(row["query_id"], row["doc_id"]) for row in qrels}) == len(qrels)
     for row in qrels:
-        assert row["doc_id"] in known
-        assert row["query_id"] in asked
+        assert row["doc_id"] in doc_ids
+        assert row["query_id"] in query_ids
         assert splits[row["query_id"]] == row["split"]
         assert abs(row["relevance"]) < 10**9
     if (out / "given.parquet").exists():
         for row in rows(out / "given.parquet"):
-            assert row["query_id"] in asked
-            assert set(row["doc_ids"]) <= known
+            assert row["query_id"] in query_ids
+            assert set(row["doc_ids"]) <= doc_ids
             assert len(row["doc_ids"]) == len(row["targets"])
             assert row["teacher"] is None or len(row["teacher"]) == len(row["targets"])
     if (out / "examples.parquet").exists():
         for row in rows(out / "examples.parquet"):
-            assert {row["first"], row["second"]} - {None} <= known
+            assert {row["first"], row["second"]} - {None} <= doc_ids
             assert (row["label"] is None) != (row["score"] is None)
             assert row["score"] is None or abs(row["score"]) < float("inf")
 
@@ -135,9 +135,10 @@ def rows(table: Path) -> list[dict[str, Any]]:
 
 def ids(rows: list[dict[str, Any]], column: str) -> set[str]:
     """The ids of a table: words without control characters, each once."""
-    found = {row[column] for row in rows}
-    assert len(found) == len(rows)
+    values = {row[column] for row in rows}
+    assert len(values) == len(rows)
     assert all(
-        name.split() == [name] and not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name) for name in found
+        name.split() == [name] and not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in name)
+        for name in values
     )
-    return found
+    return values

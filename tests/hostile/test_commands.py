@@ -41,8 +41,8 @@ def kinds(place: tiny.Place, beir: Path, encoder: Path) -> dict[str, Kind]:
     qrels.write_bytes(QRELS)
     (system / "lucene").mkdir(parents=True)
     (system / systems.DOCUMENTS).write_text('{"_id":"d1","title":"","text":"one"}\n')
-    about = json.dumps({"version": 1, "name": "x", "documents": 1, "lexical": {"analysis": {}, "k": 8}})
-    (system / systems.SYSTEM).write_text(about)
+    manifest = json.dumps({"version": 1, "name": "x", "documents": 1, "lexical": {"analysis": {}, "k": 8}})
+    (system / systems.SYSTEM).write_text(manifest)
 
     def damaged(path: Path, whole: bytes) -> Callable[[list[Damage]], Any]:
         return lambda done: path.write_bytes(raw(whole, done))
@@ -63,7 +63,7 @@ def kinds(place: tiny.Place, beir: Path, encoder: Path) -> dict[str, Kind]:
         "qrels": Kind(damaged(file, QRELS), ["evaluate", str(run), str(file)]),
         "marks": Kind(damaged(file, MARKS), marks, lambda: Marks(file)),
         "system": Kind(
-            damaged(system / systems.SYSTEM, about.encode()),
+            damaged(system / systems.SYSTEM, manifest.encode()),
             ["search", str(system), "one"],
             lambda: systems.read(system),
         ),
@@ -81,10 +81,10 @@ def refuses(said: tiny.Said) -> Callable[..., bool]:
         _, errors = said()
         assert status in (0, 2), errors
         if status == 2:
-            first, *others = errors.removesuffix("\n").split("\n")
+            first, *rest = errors.removesuffix("\n").split("\n")
             assert first.startswith("error: ")
-            assert not others or words[0] == "init"
-            for line in (first.removeprefix("error: "), *others):
+            assert not rest or words[0] == "init"
+            for line in (first.removeprefix("error: "), *rest):
                 one_line(UserError(line), line[:100])
                 assert str(UserError(line)) == line
         return status == 2

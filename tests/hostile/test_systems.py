@@ -44,11 +44,11 @@ def test_every_file_of_a_system(whole: Path, tmp_path: Path, harm: Callable[[Pat
     copies = [shutil.copytree(whole, tmp_path / str(number)) for number in range(len(files))]
     for copy, file in zip(copies, files, strict=True):
         harm(copy / file)
-    found, *outcomes = searching.opened([(folder, QUERIES, 5) for folder in (whole, *copies)])
-    assert isinstance(found, list)
+    opened, *outcomes = searching.opened([(folder, QUERIES, 5) for folder in (whole, *copies)])
+    assert isinstance(opened, list)
     refused = set()
     for copy, file, outcome in zip(copies, files, outcomes, strict=True):
-        if outcome != found:
+        if outcome != opened:
             assert isinstance(outcome, str), file
             one_line(UserError(outcome), f"{copy / file}", f"{(copy / file).parent}: ")
             assert "Traceback" not in outcome, outcome
@@ -70,9 +70,9 @@ def test_a_model_in_a_store(run: Place, tmp_path: Path, said: Said, harm: Callab
     assert error.startswith(f"error: {artifact / 'model'}")
     assert file in error
     assert error.count("\n") == 1
-    told = re.search(r"; remove (\S+) and make it again: python -m workflows .* --until 'start retriever'\n$", error)
-    assert told is not None, error
-    shutil.rmtree(told[1])
+    remedy = re.search(r"; remove (\S+) and make it again: python -m workflows .* --until 'start retriever'\n$", error)
+    assert remedy is not None, error
+    shutil.rmtree(remedy[1])
     assert copy("run", "--until", "start retriever") == 0
     assert copy("search", "bara", "--system", "retriever") == 0
     said()

@@ -30,8 +30,8 @@ from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks, qrels, queries
 from sparring.workflows.serving.metrics import Metrics
-from tests.support import asked, tiny
-from tests.support.asked import DENSE, LEXICAL
+from tests.support import asgi, tiny
+from tests.support.asgi import DENSE, LEXICAL
 from tests.support.formats import MARKS, QRELS, RUN
 from tests.support.hostile import Cases, cases, counted, one_line
 from tests.support.mutations import Damage, damages, raw, yaml_of
@@ -91,10 +91,10 @@ def test_a_damaged_config(size: Cases, beir: Path, encoder: Path, tmp_path: Path
     def case(done: list[Damage]) -> str:
         path.write_bytes(yaml_of(tree, done))
         try:
-            found = loading.read(path, [], tmp_path / "runs")
+            plan = loading.read(path, [], tmp_path / "runs")
         except UserError as error:
             return one_line(error, str(path), ": ")  # where keys do not go together, it names a key
-        again = found.config.model_dump(mode="json")
+        again = plan.config.model_dump(mode="json")
         path.write_text(yaml_text(again))
         assert read_yaml(path) == again
         return "accepted"
@@ -146,11 +146,11 @@ def test_a_damaged_system(size: Cases, tmp_path: Path) -> None:
             (folder / systems.DOCUMENTS).write_bytes(raw(rows, [d for d in done if not d.file % 2]))
             try:
                 config = systems.read(folder)
-                found = InMemory.of_folder(folder / systems.DOCUMENTS, config.documents)
+                documents = InMemory.of_folder(folder / systems.DOCUMENTS, config.documents)
             except UserError as error:
                 return one_line(error, place)
             assert all((folder / part).resolve().is_relative_to(folder) for part in config.parts)
-            assert len(set(found.sorted.to_pylist())) == config.documents
+            assert len(set(documents.sorted.to_pylist())) == config.documents
             return "accepted"
 
     assert counted(size, case, damages)["refused"]
@@ -188,8 +188,8 @@ HEADERS = {
 @pytest.mark.parametrize("size", cases(fast=300))
 def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
     """Body, address, method and head: each request is answered, or refused with a status below 500."""
-    near, _ = asked.system("near", dense=DENSE)
-    words, _ = asked.system("words", lexical=LEXICAL)
+    near, _ = asgi.system("near", dense=DENSE)
+    words, _ = asgi.system("words", lexical=LEXICAL)
     answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), Summary("hostile"))
     service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=TOKEN, loopback=True)
     loop = asyncio.new_event_loop()
@@ -198,21 +198,21 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
         method, address, tree = asking
         body = b"" if tree is None else json.dumps(tree).encode()
         headers = {"authorization": HEADERS["authorization"]}
-        for one in done:
-            part = ("body", "address", "head", "method")[one.file % 4]
+        for damage in done:
+            part = ("body", "address", "head", "method")[damage.file % 4]
             if part == "body" and tree is not None:
-                body = raw(body, [one])
+                body = raw(body, [damage])
             elif part == "head":
-                name = list(HEADERS)[one.what % len(HEADERS)]
-                headers[name] = raw(HEADERS[name].encode(), [one]).decode("latin-1")
+                name = list(HEADERS)[damage.choice % len(HEADERS)]
+                headers[name] = raw(HEADERS[name].encode(), [damage]).decode("latin-1")
             elif part == "method":
-                method = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "get", "", "\x00")[one.at % 9]
+                method = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "get", "", "\x00")[damage.position % 9]
             else:
-                address = raw(address.encode(), [one]).decode("utf-8", "replace")
-        said = loop.run_until_complete(asked.request(service, method, address, body=body, headers=headers))
-        assert said.status in (200, 307, 400, 401, 403, 404, 405, 413, 422), said
-        assert said.status < 400 or not said.body or "detail" in said.json
-        return "accepted" if said.status == 200 else "refused"
+                address = raw(address.encode(), [damage]).decode("utf-8", "replace")
+        response = loop.run_until_complete(asgi.request(service, method, address, body=body, headers=headers))
+        assert response.status in (200, 307, 400, 401, 403, 404, 405, 413, 422), response
+        assert response.status < 400 or not response.body or "detail" in response.json
+        return "accepted" if response.status == 200 else "refused"
 
     counts = counted(size, case, lambda random: random.choice(REQUESTS), damages)
     loop.run_until_complete(loop.shutdown_default_executor())
@@ -245,10 +245,10 @@ def test_a_line_that_is_no_mark_is_named(line: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", ["\u00b2", "9" * 5_000, "-1", "0x10", ""])
 def test_a_length_that_is_none_is_refused(length: str, tmp_path: Path) -> None:
-    near, _ = asked.system("near", dense=DENSE)
+    near, _ = asgi.system("near", dense=DENSE)
     answering = Answering({"near": near}, near.documents, "near", {}, Metrics(), Summary("hostile"))
     service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=None, loopback=True)
-    assert asked.get(service, "/systems", **{"content-length": length}).status == 413
+    assert asgi.get(service, "/systems", **{"content-length": length}).status == 413
 
 
 @pytest.mark.parametrize("size", cases(fast=200))
@@ -257,7 +257,7 @@ def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkey
     monkeypatch.setenv(running.TOKEN, "a-token-of-sixteen-characters")
     tree = {"url": "http://127.0.0.1:9", "pid": 1, "identity": "x", "systems": ["r"], "limits": dict(LIMITS)}
 
-    def refuse(url: str, *others: Any) -> Any:
+    def refuse(url: str, *arguments: Any) -> Any:
         assert urllib.parse.urlsplit(url).hostname == "127.0.0.1", url
         raise OSError
 
@@ -276,7 +276,7 @@ LIMITS = {"k": 100, "query_characters": 4000}
 
 def test_a_note_that_names_another_machine_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for = list[str]()
-    monkeypatch.setattr(running, "_request", lambda url, *others: asked_for.append(url) or {})
+    monkeypatch.setattr(running, "_request", lambda url, *arguments: asked_for.append(url) or {})
     for host in ("localhost", "127.0.0.1", "192.0.2.7"):
         tree = {"url": f"http://{host}:9", "pid": os.getpid(), "identity": "x", "systems": ["r"]}
         (tmp_path / running.FILE).write_text(json.dumps({**tree, "limits": LIMITS}))

@@ -60,11 +60,11 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     assert f"Deploy {in_prose(verdict['deploy'])}. " in printed
     selection = json.loads((adapted.artifact("selection") / "selection.json").read_text())
     chosen = f"{in_prose(verdict['chosen'])} was chosen on the {selection['queries']} dev queries"
-    there = {one["system"]: one["value"] for one in selection["candidates"]}
-    assert verdict["selection_values"] == there
-    assert f"{chosen}, where it has {unsigned(there[verdict['chosen']])}." in printed
+    values = {candidate["system"]: candidate["value"] for candidate in selection["candidates"]}
+    assert verdict["selection_values"] == values
+    assert f"{chosen}, where it has {unsigned(values[verdict['chosen']])}." in printed
     page = (adapted.runs / "tiny" / "report.html").read_text()
-    assert all(str(prose(one)) in page for one in verdict["sentences"])
+    assert all(str(prose(sentence)) in page for sentence in verdict["sentences"])
     assert "How the systems were chosen" in page
 
 
@@ -88,11 +88,11 @@ def test_what_to_deploy_is_what_searches(adapted: Place, said: tiny.Said) -> Non
 def test_any_system_can_be_searched_with(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
     """A run's own and the exported one find the same; a name that is none is answered with those that there are."""
     name = "BM25 + start model, reciprocal"
-    found = searched(*adapted.words("search", "baven", "--system", name))
-    assert found.count("BM25 ") > 0
+    output = searched(*adapted.words("search", "baven", "--system", name))
+    assert output.count("BM25 ") > 0
     assert adapted("export", str(tmp_path / "out"), "--system", name) == 0
     said()
-    assert searched("search", str(tmp_path / "out" / "system"), "baven") == found
+    assert searched("search", str(tmp_path / "out" / "system"), "baven") == output
     assert adapted("search", "barami", "--system", "none") == 2
     assert "BM25 + start model, reciprocal" in said()[1]
 
@@ -104,7 +104,7 @@ def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them
     name = "retriever 1 by neighbours"
     chose = adapted.artifact(f"{name} numbers")
     candidates = json.loads((adapted.artifact("selection") / "selection.json").read_text())["candidates"]
-    value = next(one["value"] for one in candidates if one["system"] == name)
+    value = next(candidate["value"] for candidate in candidates if candidate["system"] == name)
     qrels = pq.read_table(adapted.artifact("data") / "qrels.parquet", filters=[("split", "=", "dev")])
     measure = adapted.metrics()["verdict"]["measure"]
     assert value == means(per_query(pq.read_table(chose / "ranking.parquet"), qrels, [measure]))[measure]
@@ -112,14 +112,14 @@ def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them
     stages = json.loads((tmp_path / "out" / "system" / "system.json").read_text())["stages"]
     neighbours = {key: value for key, value in stages["neighbours"].items() if key not in ("kind", "of")}
     assert neighbours == best(chose).model_dump(mode="json")
-    own = pq.read_table(adapted.artifact(f"{name} (test)") / "ranking.parquet").to_pylist()
-    assert neighbours["context"] < 10 < len(own) / 4
-    asked = pq.read_table(adapted.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
+    rows = pq.read_table(adapted.artifact(f"{name} (test)") / "ranking.parquet").to_pylist()
+    assert neighbours["context"] < 10 < len(rows) / 4
+    queries = pq.read_table(adapted.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
     system = LoadedSystem.load(tmp_path / "out" / "system", threads=1)
-    for query in asked:
-        found = [hit.score for hit in system.search([query["text"]], 10)[0]]
-        wanted = [row["score"] for row in own if row["query_id"] == query["query_id"]][:10]
-        assert found == pytest.approx(wanted, abs=1e-5)
+    for query in queries:
+        scores = [hit.score for hit in system.search([query["text"]], 10)[0]]
+        wanted = [row["score"] for row in rows if row["query_id"] == query["query_id"]][:10]
+        assert scores == pytest.approx(wanted, abs=1e-5)
 
 
 def searched(*words: str) -> str:
@@ -140,8 +140,8 @@ def test_search_reorders_as_the_run_did(adapted: Place, tmp_path: Path) -> None:
 def test_once_run_the_numbers_hold_without_the_collection(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
     place = adapted.copy(tmp_path / "there")
     tree = yaml.safe_load(place.config.read_text())
-    there = Path(tree["data"]["path"])
-    away = there.rename(there.with_name("away"))
+    source = Path(tree["data"]["path"])
+    away = source.rename(source.with_name("away"))
     try:
         assert place("plan") == 0
         out, _ = said()
@@ -155,7 +155,7 @@ def test_once_run_the_numbers_hold_without_the_collection(adapted: Place, tmp_pa
         out, _ = said()
         assert "source missing: not yet that of the collection" in out
     finally:
-        away.rename(there)
+        away.rename(source)
 
 
 def test_without_training_queries_only_what_needs_none_is_compared(
@@ -171,7 +171,9 @@ def test_without_training_queries_only_what_needs_none_is_compared(
     values = {row["system"]: row["value"] for row in metrics["rows"] if row["measure"] == metrics["verdict"]["measure"]}
     assert values["start model by neighbours"] == values["start model"]
     assert not any("retriever" in row["system"] for row in metrics["rows"])
-    assert any(one.startswith("Nothing was trained: training needs a few") for one in metrics["verdict"]["details"])
+    assert any(
+        detail.startswith("Nothing was trained: training needs a few") for detail in metrics["verdict"]["details"]
+    )
     assert place("plan", "--set", "train=false") == 0
     config = yaml.safe_load((place.runs / "tiny" / "config.yaml").read_text())
     assert config["train"] is False

@@ -58,17 +58,17 @@ def test_the_players_share_a_body_where_both_are_asked(
     game: Place, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`search` finds what the run found, with the frozen model once in memory."""
-    found = []
+    results = []
     real = library.Library.system
 
     def opened_system(self: library.Library, plan: library.Plan) -> Any:
-        found.append(real(self, plan))
-        return found[-1]
+        results.append(real(self, plan))
+        return results[-1]
 
     monkeypatch.setattr(library.Library, "system", opened_system)
     assert game("search", " ".join(WORDS), "-k", "3", "--system", "ranker over retriever 1") == 0
     assert said()[0].count("ranker ") == 3
-    parts = found[0]._parts
+    parts = results[0]._parts
     players = [parts["dense"].encode._inference._model, parts["ranker"]._inference._model]
     tower, body = (player.base_model for player in players)
     assert tower.get_input_embeddings().weight.data_ptr() == body.get_input_embeddings().weight.data_ptr()
@@ -87,7 +87,7 @@ def test_search_finds_what_the_run_found(game: Place) -> None:
     system = opened_here.system(library.measured(experiment.outcome.ranked["ranker over retriever 1"], store))
     queries = pq.read_table(game.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
     ranking = pq.read_table(game.artifact("retriever 1 ranking (test)") / "ranking.parquet").to_pylist()
-    for query, hits in zip(queries, system.search([one["text"] for one in queries], 5), strict=True):
+    for query, hits in zip(queries, system.search([row["text"] for row in queries], 5), strict=True):
         of_run = {row["doc_id"]: row["score"] for row in ranking if row["query_id"] == query["query_id"]}
         for hit in hits:
             assert hit.scores["dense"] == pytest.approx(of_run[hit.doc_id], abs=1e-5)
@@ -105,20 +105,20 @@ def test_exports_load_in_the_libraries_people_use(game: Place, encoder: Path, tm
     out = tmp_path / "out"
     text = " ".join(WORDS)
     model = DualEncoder.load(game.artifact("retriever 1") / "model").eval()
-    theirs = SentenceTransformer(str(out / "retriever"), device="cpu")
-    ids = theirs.tokenize([text])
+    reference = SentenceTransformer(str(out / "retriever"), device="cpu")
+    ids = reference.tokenize([text])
     with torch.inference_mode():
         states = model.tower("query")(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
         vector = torch.nn.functional.normalize(states.last_hidden_state[0].mean(0), dim=-1).numpy()
-    np.testing.assert_allclose(theirs.encode([text])[0], vector, atol=1e-5)
+    np.testing.assert_allclose(reference.encode([text])[0], vector, atol=1e-5)
     assert (out / "retriever" / "model.safetensors").exists() != apart
     assert (out / "retriever" / adapters.CONFIG).exists() == apart
     assert not list((out / "system").rglob(BASE))
     if apart:
         tower: Any = PeftModel.from_pretrained(AutoModel.from_pretrained(encoder), out / "retriever")
         with torch.inference_mode():
-            found = tower.eval()(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
-        torch.testing.assert_close(found.last_hidden_state, states.last_hidden_state)
+            output = tower.eval()(input_ids=ids["input_ids"], attention_mask=ids["attention_mask"])
+        torch.testing.assert_close(output.last_hidden_state, states.last_hidden_state)
     else:
         AutoModel.from_pretrained(out / "retriever")
     scores = TheirRanker(str(out / "ranker"), device="cpu").predict([(text, WORDS[0]), (text, WORDS[1])])

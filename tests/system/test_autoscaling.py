@@ -111,17 +111,17 @@ def head() -> Iterator[str]:
         *(f"--temp-dir={folder}", f"--autoscaling-config={folder / 'growing.json'}"),
         *("--dashboard-agent-listen-port=0", f"--object-store-memory={100 * 2**20}"),
     ]
-    with (folder / "said").open("w") as said:
-        process = subprocess.Popen(command, cwd=folder, env={**clean, **settings}, stdout=said, stderr=said)
+    with (folder / "said").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env={**clean, **settings}, stdout=log, stderr=log)
     end = time.monotonic() + 120
     while not _listens(port) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        for one in below(process.pid):
+        for pid in below(process.pid):
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -139,6 +139,6 @@ def test_a_run_gets_a_gpu_that_is_not_there_yet_and_gets_it_again(head: str, tmp
     assert "there are 0 GPUs, and training asks for 1 (train.workers)" in waits[0]
     assert "there are 0 GPUs, and this step needs 1" in waits[1]
     shards = [json.loads(path.read_text()) for path in (tmp_path / "models").glob("[0-9]*")]
-    assert [len(one["gpus"]) for one in shards] == [1, 1]
+    assert [len(shard["gpus"]) for shard in shards] == [1, 1]
     trained = json.loads((tmp_path / "rank-0").read_text())
     assert len(trained["gpus"]) == 1

@@ -44,9 +44,9 @@ def test_ar2_plays_on_causal_language_models(played: Place, beir: Path, toys: Pa
 
     data = pq.read_table(place.artifact("data") / "documents.parquet").to_pylist()
     texts = [f"{row['title']} {row['text']}".strip() for row in data]
-    theirs = SentenceTransformer(str(place.artifact("retriever 1") / "model"), device="cpu", local_files_only=True)
+    reference = SentenceTransformer(str(place.artifact("retriever 1") / "model"), device="cpu", local_files_only=True)
     vectors = place.artifact("retriever 1 vectors")
-    ours = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))])
-    np.testing.assert_allclose(theirs.encode_document(texts), ours, rtol=0, atol=1e-4)
+    rows = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))])
+    np.testing.assert_allclose(reference.encode_document(texts), rows, rtol=0, atol=1e-4)
     assert place("export", str(tmp_path / "out")) == 0  # which compares vectors once more
     assert place("search", "bara comi", "--system", "ranker over retriever 1") == 0

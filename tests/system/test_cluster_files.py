@@ -116,8 +116,8 @@ def test_only_the_autoscaler_has_an_account(name: str) -> None:
     assert options["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     head, *workers = pods(name)
     (volume,) = [volume for volume in head["volumes"] if volume["name"] == options["volumeMounts"][0]["name"]]
-    given = {key for source in volume["projected"]["sources"] for key in source}
-    assert given == {"serviceAccountToken", "configMap", "downwardAPI"}
+    sources = {key for source in volume["projected"]["sources"] for key in source}
+    assert sources == {"serviceAccountToken", "configMap", "downwardAPI"}
     assert all(place != mount["mountPath"] for mount in head["containers"][0]["volumeMounts"])
     assert all("projected" not in volume for pod in workers for volume in pod["volumes"])
 
@@ -135,7 +135,9 @@ def test_pods_ask_for_a_token_and_have_no_rights(name: str) -> None:
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},
             }
-            assert {mount["name"] for mount in container["volumeMounts"]} <= {one["name"] for one in pod["volumes"]}
+            assert {mount["name"] for mount in container["volumeMounts"]} <= {
+                volume["name"] for volume in pod["volumes"]
+            }
             mounted = tuple(mount["mountPath"] + "/" for mount in container["volumeMounts"])
             assert all(variable["value"].startswith(mounted) for variable in container["env"])
 
@@ -279,11 +281,11 @@ def test_the_images_packages_install_in_a_clean_environment(tmp_path: Path) -> N
     subprocess.run(["sh", "-euc", line], cwd=tmp_path, env={**environment, "TORCH_WHEELS": ""}, check=True)
     shutil.copytree(ROOT / "sparring", tmp_path / "sparring", symlinks=True)
     (site,) = (tmp_path / ".venv" / "lib").glob("python*/site-packages")
-    there = {
-        re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower(): one.version.partition("+")[0]
-        for one in metadata.distributions(path=[str(site)])
+    versions = {
+        re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower(): package.version.partition("+")[0]
+        for package in metadata.distributions(path=[str(site)])
     }
     locked = {name: line.split("==")[1].split(" ")[0] for name, line in nodes.locked().items()}
-    assert {name: locked[name] for name in there if name in locked}.items() <= there.items()
+    assert {name: locked[name] for name in versions if name in locked}.items() <= versions.items()
     checks = ["-m", "workflows", "plan", "configs/demo.yaml"]
     subprocess.run([tmp_path / ".venv" / "bin" / "python", *checks], cwd=tmp_path, env=environment, check=True)

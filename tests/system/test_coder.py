@@ -41,24 +41,24 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
         *(coder + kind for kind in kinds),
         *(f"{base} + {coder}{kind}" for kind in kinds),
     ]
-    compared = {(one["system"], one["baseline"]) for one in trained.metrics()["comparisons"]}
+    compared = {(comparison["system"], comparison["baseline"]) for comparison in trained.metrics()["comparisons"]}
     assert {(coder, base), (f"{base} by neighbours", base), (f"{base} + {coder}", coder)} <= compared
     wanted = loading.read(trained.config, [], trained.runs).wanted
     assert {path.name for path in trained.store.iterdir()} == {node.name for node in graph(wanted)}
     for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
-        left = {path.name for path in trained.artifact(label).iterdir()} - {RECORD, DIGESTS, LOCK}
-        assert left <= {"ranking.parquet", "groups.parquet", "chosen.json", "trials.json"}
+        names = {path.name for path in trained.artifact(label).iterdir()} - {RECORD, DIGESTS, LOCK}
+        assert names <= {"ranking.parquet", "groups.parquet", "chosen.json", "trials.json"}
 
 
 def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
     """Of what was found by vectors: reranked and fused rankings have no space of their own."""
-    told = {
-        one["label"]: json.loads((trained.artifact(one["label"]) / "analysis.json").read_text())
-        for one in trained.metrics()["steps"]
-        if one["function"] == "analyse"
+    analyses = {
+        step["label"]: json.loads((trained.artifact(step["label"]) / "analysis.json").read_text())
+        for step in trained.metrics()["steps"]
+        if step["function"] == "analyse"
     }
-    assert list(told) == ["start model analysis", "warm retriever analysis", "CODER analysis"]
-    _, before, after = told.values()
+    assert list(analyses) == ["start model analysis", "warm retriever analysis", "CODER analysis"]
+    _, before, after = analyses.values()
     assert before["queries"] == after["queries"] == 4
     assert before["alignment"] != after["alignment"]
 
@@ -99,10 +99,10 @@ def test_the_exported_retriever_makes_the_vectors_that_were_searched(trained: Pl
 
     data, vectors = trained.artifact("data"), trained.artifact("CODER 1 queries (test)")
     texts = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    asked = json.loads((vectors / "queries.json").read_text())
+    query_ids = json.loads((vectors / "queries.json").read_text())
     model = SentenceTransformer(str(trained.artifact("CODER 1") / "model"), device="cpu", local_files_only=True)
-    found = model.encode_query([texts[query] for query in asked], show_progress_bar=False)
-    np.testing.assert_allclose(found, np.load(vectors / "queries.npy"), atol=1e-5)
+    rows = model.encode_query([texts[query] for query in query_ids], show_progress_bar=False)
+    np.testing.assert_allclose(rows, np.load(vectors / "queries.npy"), atol=1e-5)
 
 
 def test_validation_tells_the_loss_beside_the_rank_from_the_start(trained: Place) -> None:
@@ -116,7 +116,10 @@ def test_validation_tells_the_loss_beside_the_rank_from_the_start(trained: Place
 
 def test_the_report_shows_labels_and_what_was_learned_from_them(trained: Place) -> None:
     """Shares sum to 1 where every rank is shown, and smoothed labels are on more than the relevant documents."""
-    drawn = {one["title"]: one for one in json.loads((trained.artifact("pictures") / "pictures.json").read_text())}
+    drawn = {
+        picture["title"]: picture
+        for picture in json.loads((trained.artifact("pictures") / "pictures.json").read_text())
+    }
     report = (trained.runs / "tiny" / "report.html").read_text()
     assert len(drawn) == 4
     assert all(f"<figcaption>{title}</figcaption>" in report for title in drawn)
@@ -144,8 +147,8 @@ def test_search_and_export(trained: Place, tmp_path: Path, said: tiny.Said) -> N
 def test_labels_are_made_anew_at_every_refresh(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, documents: str
 ) -> None:
-    own = {"rounds": 2, "rerank_chosen": None, "interpolate": None, "context": {"size": 5}}
-    tree = tiny.coder(beir, encoder, documents=documents, **own)
+    changes = {"rounds": 2, "rerank_chosen": None, "interpolate": None, "context": {"size": 5}}
+    tree = tiny.coder(beir, encoder, documents=documents, **changes)
     tree["train"]["validate_on_dev"] = None  # which could keep the model that a training begins from
     place = tiny.place(tmp_path / "again", tree)
     copy_of_beginning(trained, place)
@@ -160,7 +163,7 @@ def test_labels_are_made_anew_at_every_refresh(
     assert labels["groups"].inputs["ranking"].label == "CODER 1 ranking (train)"
     assert nodes["CODER 2"].inputs["start"] is nodes["CODER 1"]
     vectors = [np.load(place.artifact(label) / "documents-00000.npy") for label in encoded]
-    assert not any((one == other).all() for one, other in itertools.pairwise(vectors))
+    assert not any((first == second).all() for first, second in itertools.pairwise(vectors))
 
 
 @pytest.mark.slow  # each step by itself through Ray: tests/workflows/steps; a whole run: test_end_to_end.py
@@ -184,28 +187,30 @@ def test_through_ray_it_is_the_same(
         "warm retriever ranking (train)",
     )
     assert place("run") == 0
-    ours, theirs = tiny.results(place.store), tiny.results(trained.store)
-    compared = {name for name in ours.keys() & theirs.keys() if not name.endswith("metrics.json")}
+    digests, expected = tiny.results(place.store), tiny.results(trained.store)
+    compared = {name for name in digests.keys() & expected.keys() if not name.endswith("metrics.json")}
     assert {name.partition("-")[0] for name in compared} >= {"train", "smooth", "rerank_by_neighbours", "fuse"}
-    assert {name: ours[name] for name in compared} == {name: theirs[name] for name in compared}
+    assert {name: digests[name] for name in compared} == {name: expected[name] for name in compared}
 
 
 def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
     """Strictly, where only relevance 2 is right, and under labels of another collection of the same queries."""
-    other = tmp_path / "graded"
-    shutil.copytree(beir, other)
-    lines = (other / "qrels/test.tsv").read_text().splitlines()
-    (other / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
-    judged = {line.split("\t")[1] for path in (other / "qrels").glob("*.tsv") for line in path.read_text().splitlines()}
-    documents = (other / "corpus.jsonl").read_text().splitlines()  # it may hold fewer than are retrieved
+    graded = tmp_path / "graded"
+    shutil.copytree(beir, graded)
+    lines = (graded / "qrels/test.tsv").read_text().splitlines()
+    (graded / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
+    judged = {
+        line.split("\t")[1] for path in (graded / "qrels").glob("*.tsv") for line in path.read_text().splitlines()
+    }
+    documents = (graded / "corpus.jsonl").read_text().splitlines()  # it may hold fewer than are retrieved
     kept = [line for line in documents if json.loads(line)["_id"] in judged]
     assert len(kept) < len(documents)
-    (other / "corpus.jsonl").write_text("\n".join(kept) + "\n")
+    (graded / "corpus.jsonl").write_text("\n".join(kept) + "\n")
     tree = tiny.coder(beir, encoder, train=None, smooth=None, interpolate=None, rerank_chosen=None)
     tree["evaluate"] = {
         "measures": ["RR@10", "nDCG@10"],
         "relevant_from": 2,
-        "other_qrels": {"graded": {"format": "beir", "path": str(other)}},
+        "other_qrels": {"graded": {"format": "beir", "path": str(graded)}},
     }
     place = tiny.place(tmp_path / "place", tree)
     copy_of_beginning(trained, place)
@@ -219,7 +224,7 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
         strict, all_right = (values[name, system, "RR(rel=2)@10"] for name in ("toy", "graded"))
         assert strict == pytest.approx(all_right)
         assert values["toy", system, "nDCG@10"] != values["graded", system, "nDCG@10"]
-    assert {one["collection"] for one in place.metrics()["comparisons"]} == {"toy", "graded"}
+    assert {comparison["collection"] for comparison in place.metrics()["comparisons"]} == {"toy", "graded"}
 
 
 def test_no_query_chooses_its_own_numbers(beir: Path, encoder: Path, tmp_path: Path) -> None:

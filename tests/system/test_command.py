@@ -64,12 +64,12 @@ def test_configs_of_the_repository_are_found_from_anywhere(folder: Folder) -> No
     """Also those that another builds on; a file of the user's with that name comes first."""
     done = folder("plan", "configs/samtone/sizes.yaml")
     assert (done.returncode, done.stderr) == (0, "")
-    said = "error: train on my texts: there is no such file; "
-    said += "accepted: a config (`sparring init FOLDER` writes one), or the folder of a run\n"
-    assert folder("plan", "train on my texts").stderr == said
+    message = "error: train on my texts: there is no such file; "
+    message += "accepted: a config (`sparring init FOLDER` writes one), or the folder of a run\n"
+    assert folder("plan", "train on my texts").stderr == message
     for meant, right in {"demo": "demo", "configs/dem.yaml": "demo", "samtone-sizes": "samtone/sizes"}.items():
-        said = f"error: {meant}: there is no such file; did you mean configs/{right}.yaml?\n"
-        assert folder("plan", meant).stderr == said
+        message = f"error: {meant}: there is no such file; did you mean configs/{right}.yaml?\n"
+        assert folder("plan", meant).stderr == message
     assert located(Path("configs/demo.yaml")).resolve() == ROOT / "configs/demo.yaml"
     (folder.path / "configs").mkdir()
     (folder.path / "configs/demo.yaml").write_text("recipe: mine\n")
@@ -127,8 +127,8 @@ def test_every_command_works_there(folder: Folder, own: dict[str, Any]) -> None:
         done = folder(*words)
         assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), (words, done.stderr)
         assert says in done.stdout, (words, done.stdout)
-    there = {"store", "runs", "my out", "mine.yaml", "found.yaml", "tuned.yaml", "inline.yaml", "own_loss.py"}
-    assert {path.name for path in folder.path.iterdir()} - {"__pycache__"} == there
+    names = {"store", "runs", "my out", "mine.yaml", "found.yaml", "tuned.yaml", "inline.yaml", "own_loss.py"}
+    assert {path.name for path in folder.path.iterdir()} - {"__pycache__"} == names
 
 
 @pytest.mark.usefixtures("own")

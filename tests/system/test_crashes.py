@@ -81,12 +81,12 @@ class Stage:
     def cut(self, point: int) -> int:
         """Cut the power at a point, and resume from whatever may be left; whether the step was finished by then."""
         self.empty()
-        left: dict[Survives, Path] = {survives: self._folder / survives for survives in get_args(Survives)}
-        with crashes.disk(self.out, cut=point, left=left), pytest.raises((StepFailed, PowerCut)):
+        survivors: dict[Survives, Path] = {survives: self._folder / survives for survives in get_args(Survives)}
+        with crashes.disk(self.out, cut=point, survivors=survivors), pytest.raises((StepFailed, PowerCut)):
             execute(self.node, self.store, INLINE, on_wait=pytest.fail)
         finished = 0
-        for one in left.values():
-            crashes.put_back(one, self.out)
+        for folder in survivors.values():
+            crashes.put_back(folder, self.out)
             finished += (self.out / RECORD).exists()
             if (self.out / RECORD).exists():  # then all of it is there, before anything is run
                 assert artifact_difference(self.out, self._whole) is None
@@ -115,11 +115,11 @@ def test_every_step_survives_a_power_cut_at_every_point(recipe: str, encoder: Pa
     for name in (*before, recipe):
         (folder := tmp_path / name).mkdir()
         places[name] = tiny.place(folder / "run", RECIPES[name](folder, encoder))
-    known = frozenset().union(*(kinds(places[name]) for name in before))
+    history = frozenset().union(*(kinds(places[name]) for name in before))
     place, tried = places[recipe], Counter[str]()
     assert place("run") == 0
     for kind, node in kinds(place).items():
-        if kind in known:
+        if kind in history:
             continue
         stage = Stage(node, place.store, tmp_path / kind)
         for point in range(1, stage.points() + 1):
@@ -133,11 +133,11 @@ def test_a_clock_that_jumps_changes_no_result(played: Place, tmp_path: Path, mon
     """A day forwards or back at every look at it; no time that a record has is negative."""
     rng, now = keyed_rng("clock"), time.time
     monkeypatch.setattr(time, "time", lambda: now() + float(rng.choice([-86400.0, 0.0, 86400.0])))
-    found = kinds(played)
+    points = kinds(played)
     for kind in ("encode_documents", "train"):
-        stage = Stage(found[kind], played.store, tmp_path / kind)
+        stage = Stage(points[kind], played.store, tmp_path / kind)
         stage.run()
-        record = stage.store.record(found[kind])
+        record = stage.store.record(points[kind])
         assert record is not None
         assert min(record["seconds"], *record["time"].values(), *record["nodes"].values()) >= 0
 
@@ -171,6 +171,6 @@ def test_a_disk_that_fills_up_loses_nothing(played: Place, tmp_path: Path) -> No
         "(Read-only file system); accepted: another place (--store PLACE, or $SPARRING_STORE)",
     )
     assert len(tried) > 10
-    assert all(status == "1" and "No space left on device" in said for _, status, said in tried[1:-1]), tried
+    assert all(status == "1" and "No space left on device" in message for _, status, message in tried[1:-1]), tried
     assert tried[-1][1] == "0"
     assert first_difference(tmp_path / "copy", played.store) is None

@@ -19,18 +19,18 @@ from tests.support.tiny import ROOT, Place
 def again(place: Place, folder: Path) -> Place:
     """The same experiment once more, in a store of its own and a process of its own, in which sets have another order
     and the draws of Python, NumPy and torch that no seed decides begin elsewhere."""
-    other = tiny.place(folder, yaml.safe_load(place.config.read_text()))
+    twin = tiny.place(folder, yaml.safe_load(place.config.read_text()))
     environment = {**os.environ, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "workflows", *other.words("run")]
+    words = [sys.executable, "-m", "workflows", *twin.words("run")]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return other
+    return twin
 
 
-def assert_same(place: Place, other: Place) -> None:
-    assert first_difference(place.store, other.store) is None
+def assert_same(place: Place, reference: Place) -> None:
+    assert first_difference(place.store, reference.store) is None
     for part in ("rows", "comparisons"):
-        assert place.metrics()[part] == other.metrics()[part]
+        assert place.metrics()[part] == reference.metrics()[part]
 
 
 def test_ar2_is_the_same_in_two_stores(played: Place, tmp_path: Path) -> None:

@@ -175,8 +175,8 @@ def test_ids_and_counts_of_documents_are_read_without_their_texts(proxy: Proxy) 
     proxy.passed.clear()
     assert check_k(5, out) == 2_000
     assert ids_of(out / "documents.parquet", "doc_id").to_pylist() == ids
-    found = pa.concat_tables(pieces(out / "documents.parquet", DOCUMENTS, columns=["doc_id"]))
-    assert found["doc_id"].to_pylist() == ids
+    documents = pa.concat_tables(pieces(out / "documents.parquet", DOCUMENTS, columns=["doc_id"]))
+    assert documents["doc_id"].to_pylist() == ids
     assert sum(request.size for request in proxy.passed) < size / 5
     assert pq.read_table(s3.open_file(out / "documents.parquet")).equals(table)
 

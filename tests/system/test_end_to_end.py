@@ -83,8 +83,8 @@ def test_ar2_leaves_every_artifact_of_its_plan(played: Place) -> None:
     wanted = loading.read(played.config, [], played.runs).wanted
     assert {path.name for path in played.store.iterdir()} == {node.name for node in graph(wanted)}
     metrics = played.metrics()
-    assert [one["label"] for one in metrics["steps"]] == [node.label for node in graph(wanted)]
-    assert all(one["executed"] and one["seconds"] >= 0 for one in metrics["steps"])
+    assert [step["label"] for step in metrics["steps"]] == [node.label for node in graph(wanted)]
+    assert all(step["executed"] and step["seconds"] >= 0 for step in metrics["steps"])
     for folder in played.store.iterdir():  # and nothing else lies around
         assert not list(folder.glob(".*"))
         assert not list(folder.glob("progress.json"))
@@ -98,31 +98,40 @@ def test_ar2_measures_what_the_paper_compares(played: Place) -> None:
     assert {row["measure"] for row in rows} == {"RR@10", "Success@5", "R@100"}
     rounds = {row["system"]: row["round"] for row in rows}
     assert (rounds["BM25"], rounds["warm retriever"], rounds["retriever 1"]) == (None, 0, 1)
-    compared = {(one["system"], one["baseline"]) for one in played.metrics()["comparisons"]}
+    compared = {(comparison["system"], comparison["baseline"]) for comparison in played.metrics()["comparisons"]}
     assert {("retriever 1", "warm retriever"), ("retriever 1", "control: ance")} <= compared
-    for one in played.metrics()["comparisons"]:
-        ours, theirs = value(played, one["system"], one["measure"]), value(played, one["baseline"], one["measure"])
-        assert one["difference"] == pytest.approx(ours - theirs)
-        assert 0 < one["p"] <= 1
+    for comparison in played.metrics()["comparisons"]:
+        score, baseline = (
+            value(played, comparison["system"], comparison["measure"]),
+            value(played, comparison["baseline"], comparison["measure"]),
+        )
+        assert comparison["difference"] == pytest.approx(score - baseline)
+        assert 0 < comparison["p"] <= 1
 
 
 def test_the_best_of_both_kinds_lead(played: Place, said: Said) -> None:
     """They were selected on the dev queries, and their comparison is the first."""
-    made = json.loads((played.artifact("selection") / "selection.json").read_text())
-    candidates = {one["system"]: one for one in made["candidates"]}
+    selection = json.loads((played.artifact("selection") / "selection.json").read_text())
+    candidates = {candidate["system"]: candidate for candidate in selection["candidates"]}
     assert list(candidates) == systems(played)
-    assert {name for name, one in candidates.items() if not one["trained"]} == {"BM25", *UNTRAINED}
+    assert {name for name, candidate in candidates.items() if not candidate["trained"]} == {"BM25", *UNTRAINED}
     for trained, role in ((True, "system"), (False, "baseline")):
-        best = max(one["value"] for one in made["candidates"] if one["trained"] is trained)
-        assert candidates[made[role]]["value"] == best
+        best = max(candidate["value"] for candidate in selection["candidates"] if candidate["trained"] is trained)
+        assert candidates[selection[role]]["value"] == best
     metrics = played.metrics()
-    assert (metrics["leading"]["system"], metrics["leading"]["baseline"]) == (made["system"], made["baseline"])
-    assert [metrics["comparisons"][0][role] for role in ("system", "baseline")] == [made["system"], made["baseline"]]
+    assert (metrics["leading"]["system"], metrics["leading"]["baseline"]) == (
+        selection["system"],
+        selection["baseline"],
+    )
+    assert [metrics["comparisons"][0][role] for role in ("system", "baseline")] == [
+        selection["system"],
+        selection["baseline"],
+    ]
     assert played("show") == 0
     words = " ".join(said()[0].split())
     assert words.endswith(" ".join(metrics["verdict"]["sentences"]))
-    assert f"The compared systems were chosen on the {made['queries']} dev queries." in words
-    best = f"The best trained system on the dev queries is {in_prose(made['system'])}. RR@10 "
+    assert f"The compared systems were chosen on the {selection['queries']} dev queries." in words
+    best = f"The best trained system on the dev queries is {in_prose(selection['system'])}. RR@10 "
     assert metrics["verdict"]["sentences"][0].startswith(best)
     assert best in (played.runs / "tiny" / "report.html").read_text()
 
@@ -147,8 +156,13 @@ def test_without_dev_queries_nothing_is_selected(
         "BM25 + whole start model, interpolated",
     ]
     for fitted in place.store.glob("fit_fusion-*/fusion.json"):
-        made = json.loads(fitted.read_text())
-        assert (made["chosen"]["weight"], made["chosen"]["c"], made["queries"], made["tried"]) == (0.5, 60.0, 0, [])
+        record = json.loads(fitted.read_text())
+        assert (record["chosen"]["weight"], record["chosen"]["c"], record["queries"], record["tried"]) == (
+            0.5,
+            60.0,
+            0,
+            [],
+        )
     assert place("show") == 0
     words = " ".join(said()[0].split())
     assert "No separate queries chose these systems: no query of 'dev' is judged, so weights of fusions are" in words
@@ -195,7 +209,7 @@ def test_dpr(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> None:
     copy_of_beginning(played, place)
     assert place("run") == 0
     assert systems(place) == ["BM25", *UNTRAINED, "retriever"]
-    executed = {one["label"]: one["executed"] for one in place.metrics()["steps"]}
+    executed = {step["label"]: step["executed"] for step in place.metrics()["steps"]}
     assert not executed["data"]
     assert not executed["bm25 index"]
     assert executed["retriever"]
@@ -244,15 +258,15 @@ def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path)
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
     metrics = place.metrics(run)
     assert {row["seed"] for row in metrics["rows"] if row["system"] == "retriever 1"} == {1, 2}
-    assert {tuple(one["seeds"]) for one in metrics["comparisons"]} == {(1, 2)}
-    assert {one["test"] for one in metrics["comparisons"]} == {THIS_TRAINING, THE_METHOD}
-    ours = {(r["system"], r["measure"]): r["value"] for r in metrics["rows"] if r["seed"] == 1}
+    assert {tuple(comparison["seeds"]) for comparison in metrics["comparisons"]} == {(1, 2)}
+    assert {comparison["test"] for comparison in metrics["comparisons"]} == {THIS_TRAINING, THE_METHOD}
+    values = {(r["system"], r["measure"]): r["value"] for r in metrics["rows"] if r["seed"] == 1}
     assert all(
-        ours[row["system"], row["measure"]] == row["value"]
+        values[row["system"], row["measure"]] == row["value"]
         for row in played.metrics()["rows"]
         if not row["system"].startswith("control")
     )
-    executed = [one["label"] for one in metrics["steps"] if one["executed"]]
+    executed = [step["label"] for step in metrics["steps"] if step["executed"]]
     assert all("(seed 2)" in label or "measures" in label or label in ("selection", "results") for label in executed)
 
 
@@ -262,17 +276,17 @@ def test_in_the_papers_order_the_retriever_learns_before_the_ranker(played: Plac
     tree = yaml.safe_load(place.config.read_text())
     tiny.write(place.config, {**tree, "order": "paper", "controls": {}})
     assert place("run") == 0
-    executed = [one["label"] for one in place.metrics()["steps"] if one["executed"]]
+    executed = [step["label"] for step in place.metrics()["steps"] if step["executed"]]
     assert executed.index("retriever 1 ranking (train)") < executed.index("ranker 1 groups")
     assert executed.index("judged 1") < executed.index("ranker 1")
     # In both orders the retriever's groups are the same, drawn from the warm ranking; their teacher is not.
     assert "retriever 1 groups" not in executed
-    scores = {one: pq.read_table(one.artifact("judged 1") / "groups.parquet")["teacher"] for one in (played, place)}
+    scores = {run: pq.read_table(run.artifact("judged 1") / "groups.parquet")["teacher"] for run in (played, place)}
     assert scores[played] != scores[place]
     judged = pq.read_table(place.artifact("judged 1") / "groups.parquet").to_pylist()[0]
     assert judged["teacher"] == pytest.approx(predictions(place, "warm ranker", judged), abs=1e-5)
     # The ranker's groups are of another ranking than in the released order.
-    groups = [pq.read_table(one.artifact("ranker 1 groups") / "groups.parquet") for one in (played, place)]
+    groups = [pq.read_table(run.artifact("ranker 1 groups") / "groups.parquet") for run in (played, place)]
     assert groups[0] != groups[1]
     ranking = pq.read_table(place.artifact("retriever 1 ranking (train)") / "ranking.parquet").to_pylist()
     listed = {(row["query_id"], row["doc_id"]) for row in ranking if row["rank"] <= 12}  # 10 and a query's positives
@@ -284,14 +298,14 @@ def test_in_the_papers_order_the_retriever_learns_before_the_ranker(played: Plac
 def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
     """What was played is not played again, and every row and step says whose it is."""
     place = played.copy(tmp_path / "board")
-    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
-    place.config.rename(one)
-    tiny.write(other, {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
+    base, derived = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    place.config.rename(base)
+    tiny.write(derived, {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
     tiny.write(
         place.config,
         {
             "recipe": "compare",
-            "experiments": {"AR2": str(one), "fewer": str(other)},
+            "experiments": {"AR2": str(base), "fewer": str(derived)},
             "baseline": "AR2",
             "systems": ["retriever 1"],
             "other_systems": ["BM25", "warm retriever"],
@@ -300,7 +314,7 @@ def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
     assert place("run") == 0
     assert systems(place) == ["BM25", "warm retriever", "AR2: retriever 1", "fewer: retriever 1"]
     assert value(place, "AR2: retriever 1", "RR@10") == value(played, "retriever 1", "RR@10")
-    executed = {one["label"] for one in place.metrics()["steps"] if one["executed"]}
+    executed = {step["label"] for step in place.metrics()["steps"] if step["executed"]}
     assert executed - {"results"} == {
         f"fewer: {label}"
         for label in (
@@ -331,16 +345,16 @@ def test_dpr_through_ray_is_the_same(
     )  # the session serves other tests too
     tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
     inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)
-    for one in (inline, place):
-        copy_of_beginning(played, one, "start retriever", "tokens")
-        assert one("run", "--until", "retriever vectors") == 0
+    for target in (inline, place):
+        copy_of_beginning(played, target, "start retriever", "tokens")
+        assert target("run", "--until", "retriever vectors") == 0
     names = [path.name for path in inline.store.glob("[et][nr]*")]
     assert sorted(name.partition("-")[0] for name in names) == ["encode_documents", "train"]
     for name in names:
-        ours, theirs = tiny.contents(place.store / name), tiny.contents(inline.store / name)
-        same = [file for file in theirs if file.endswith((".npy", ".safetensors"))]
+        files, expected = tiny.contents(place.store / name), tiny.contents(inline.store / name)
+        same = [file for file in expected if file.endswith((".npy", ".safetensors"))]
         assert same
-        assert {file: ours[file] for file in same} == {file: theirs[file] for file in same}
+        assert {file: files[file] for file in same} == {file: expected[file] for file in same}
 
 
 @pytest.mark.slow
@@ -355,13 +369,13 @@ def test_ar2_through_ray_with_two_training_workers(
     place = tiny.place(tmp_path, tree, **RAY, train={"workers": 2, "threads": 1})
     assert place("run") == 0
     assert systems(place) == systems(played)
-    theirs = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
+    values = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
     for row in place.metrics()["rows"]:
-        assert row["value"] == pytest.approx(theirs[row["system"], row["measure"]], abs=0.05)
+        assert row["value"] == pytest.approx(values[row["system"], row["measure"]], abs=0.05)
     again = place.metrics()["rows"]
     assert place("run") == 0
     assert place.metrics()["rows"] == again
-    assert not any(one["executed"] for one in place.metrics()["steps"])
+    assert not any(step["executed"] for step in place.metrics()["steps"])
 
 
 @pytest.mark.slow
@@ -370,9 +384,9 @@ def test_ar2_through_ray_with_two_training_workers(
 def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both controls, the game, BM25 and all that is measured, as processors come free: every bit is the same."""
     monkeypatch.setattr("sparring.workflows.commands.shared_arguments.leave", lambda: None)
-    one = {"workers": 1, "threads": 1}
+    pool = {"workers": 1, "threads": 1}
     place = tiny.place(
-        tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, parallel_steps=3
+        tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": pool}, train=pool, parallel_steps=3
     )
     assert place("run") == 0
     assert tiny.results(place.store) == tiny.results(played.store)
@@ -414,5 +428,8 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     }
     started, warm = (place.artifact(label) / "model" for label in ("start ranker", "warm retriever"))
     names = {"layer.0.attention.self.query.weight", "embeddings.word_embeddings.weight"}
-    ours, theirs = (load_file(path / "model.safetensors") for path in (started, warm))
-    assert all(any(name.endswith(end) and (ours[name] == theirs[name]).all() for name in ours) for end in names)
+    start_weights, warm_weights = (load_file(path / "model.safetensors") for path in (started, warm))
+    assert all(
+        any(name.endswith(end) and (start_weights[name] == warm_weights[name]).all() for name in start_weights)
+        for end in names
+    )

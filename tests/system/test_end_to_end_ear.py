@@ -81,7 +81,7 @@ def test_what_the_paper_compares_is_measured(eared: Place) -> None:
         "EAR-RD top 2 + passages",
         "EAR-RD top 2 + passages k=4",
     ]
-    compared = [(one["system"], one["baseline"]) for one in eared.metrics()["comparisons"]]
+    compared = [(comparison["system"], comparison["baseline"]) for comparison in eared.metrics()["comparisons"]]
     lead = eared.metrics()["leading"]
     assert compared[0] == (lead["system"], lead["baseline"])
     assert lead["selected_on"] == "dev"
@@ -103,11 +103,11 @@ def test_the_oracle_of_each_generator_is_as_good_as_any_choice(eared: Place) -> 
         relevant.setdefault(row["query_id"], set()).add(row["doc_id"])
 
     def first(label: str) -> dict[str, int]:
-        found = dict.fromkeys(relevant, 10_000)
+        ranks = dict.fromkeys(relevant, 10_000)
         for row in pq.read_table(eared.artifact(label) / "ranking.parquet").to_pylist():
             if row["doc_id"] in relevant[row["query_id"]]:
-                found[row["query_id"]] = min(found[row["query_id"]], row["rank"])
-        return found
+                ranks[row["query_id"]] = min(ranks[row["query_id"]], row["rank"])
+        return ranks
 
     for name in ("sentence", "terms"):
         best = first(f"{name} best ranking")
@@ -117,8 +117,8 @@ def test_the_oracle_of_each_generator_is_as_good_as_any_choice(eared: Place) -> 
 
 def test_rankings_are_cut_and_fused(eared: Place) -> None:
     """Of the measured queries alone."""
-    one = pq.read_table(eared.artifact("terms EAR-RD ranking") / "ranking.parquet")
-    assert set(one["query_id"].to_pylist()) == {"q0", "q6", "q12", "q18"}
+    ranking = pq.read_table(eared.artifact("terms EAR-RD ranking") / "ranking.parquet")
+    assert set(ranking["query_id"].to_pylist()) == {"q0", "q6", "q12", "q18"}
     table = pq.read_table(eared.artifact("EAR-RD fused") / "ranking.parquet").to_pydict()
     assert set(table["query_id"]) == {"q0", "q6", "q12", "q18"}
     assert max(table["rank"]) <= 40
@@ -129,30 +129,35 @@ def test_passages_of_the_first_queries_of_a_reranker(eared: Place) -> None:
     fused = {}
     for name in ("sentence", "terms"):
         predicted = pq.read_table(eared.artifact(f"{name} rd predicted") / "predicted.parquet").to_pylist()
-        found: dict[str, list[str]] = {}
+        ranking: dict[str, list[str]] = {}
         for row in pq.read_table(eared.artifact(f"{name} (test) found") / "ranking.parquet").to_pylist():
-            found.setdefault(row["query_id"], []).append(row["doc_id"])
+            ranking.setdefault(row["query_id"], []).append(row["doc_id"])
         best: dict[str, list[str]] = {}
         for row in sorted(predicted, key=lambda row: row["score"]):
             best.setdefault(row["doc_id"].partition("#")[0], []).append(row["doc_id"])
-        fused[name] = {query: _in_turn([found.get(one, []) for one in of[:2]]) for query, of in best.items()}
+        fused[name] = {
+            query: _in_turn([ranking.get(expansion, []) for expansion in expansions[:2]])
+            for query, expansions in best.items()
+        }
         whole = eared.artifact(f"{name} EAR-RD top 2 ranking")
         assert _lists(whole) == fused[name]
     both = {query: _in_turn([fused["sentence"][query], fused["terms"][query]]) for query in fused["terms"]}
     assert _lists(eared.artifact("EAR-RD top 2 fused")) == both
     reranked = _lists(eared.artifact("EAR-RD top 2 + passages"))
-    assert {query: set(of[:12]) for query, of in reranked.items()} == {q: set(of[:12]) for q, of in both.items()}
+    assert {query: set(documents[:12]) for query, documents in reranked.items()} == {
+        q: set(documents[:12]) for q, documents in both.items()
+    }
 
 
 def _lists(folder: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    ranking: dict[str, list[str]] = {}
     for row in pq.read_table(folder / "ranking.parquet").to_pylist():
-        found.setdefault(row["query_id"], []).append(row["doc_id"])
-    return found
+        ranking.setdefault(row["query_id"], []).append(row["doc_id"])
+    return ranking
 
 
 def _in_turn(lists: list[list[str]]) -> list[str]:
-    turns = [of[place] for place in range(max(map(len, lists))) for of in lists if place < len(of)]
+    turns = [documents[place] for place in range(max(map(len, lists))) for documents in lists if place < len(documents)]
     return list(dict.fromkeys(turns))
 
 
@@ -161,7 +166,7 @@ def test_two_trainings_choose_from_the_same_expansions(eared: Place, tmp_path: P
     place = eared.copy(tmp_path / "seeds")
     assert place("run", "--set", "seeds=[1,2]", "--set", "fewer_expansions=[]", "--set", "passages=null") == 0
     run = next(path.name for path in place.runs.iterdir() if path.name != "tiny")
-    executed = {one["label"] for one in place.metrics(run)["steps"] if one["executed"]}
+    executed = {step["label"] for step in place.metrics(run)["steps"] if step["executed"]}
     assert {"terms rd reranker (seed 2)", "sentence ri reranker (seed 2)"} <= executed
     assert all("(seed 2)" in label or label in ("selection", "results", "lengths and examples") for label in executed)
 
@@ -204,7 +209,7 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
     wanted = [(tmp_path / "out" / "system", list(queries(place, "test").values())[:2], 10)]
     (lists,) = searching.by_systems(wanted)
     assert searching.by_examples(wanted) == [[[hit["doc_id"] for hit in hits] for hits in lists]]
-    labels = [one["label"] for one in place.metrics()["steps"]]
+    labels = [step["label"] for step in place.metrics()["steps"]]
     assert {"taught fold 1 generator", "taught fold 2 generator", "taught generator"} <= set(labels)
     assert "asked expansions (train)" not in labels
 
@@ -245,8 +250,8 @@ def test_search_expands_as_the_run_did(eared: Place, split: str) -> None:
 
 def test_search_finds_something_for_new_queries(eared: Place) -> None:
     texts = ["barami comi", "zzzz"]
-    for known, unknown in searching.by_runs(eared, LIVE[:5], texts, 5).values():
-        assert len(known[1]) == 5
+    for known_hits, unknown in searching.by_runs(eared, LIVE[:5], texts, 5).values():
+        assert len(known_hits[1]) == 5
         assert unknown == [None, []]
 
 
@@ -257,8 +262,8 @@ def test_an_exported_system_expands(eared: Place, tmp_path: Path) -> None:
         assert eared("export", str(tmp_path / name), "--system", name) == 0
         folders.append(tmp_path / name / "system")
     wanted = [(folder, list(queries(eared, "test").values())[:3], 10) for folder in folders]
-    found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
-    assert searching.by_examples(wanted) == found
+    lists = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
+    assert searching.by_examples(wanted) == lists
     card = (folders[1] / "README.md").read_text()
     assert "`expansion`: the first 4 documents of `lexical` expand the query, and `lexical` searches for the " in card
     assert "| `query-reranker-2` | the query reranker, for `CrossEncoder`" in card
@@ -285,31 +290,31 @@ def test_folds_write_training_examples_alone(beir: Path, encoder: Path, tmp_path
     """What a checkpoint is chosen on is written, as what is measured, by the generator that has learnt from all."""
     tree = taught(beir, encoder, "one", "other")
     tree["generators"]["one"]["learn_from"] = learn_from
-    found = nodes(tiny.place(tmp_path, tree))
+    steps = nodes(tiny.place(tmp_path, tree))
     whose = learn_from or "one"
     writers = {
         label: [model.label for model in node.inputs["models"]]
-        for label, node in found.items()
+        for label, node in steps.items()
         if label.startswith((f"{whose} expansions", "one expansions"))
     }
     assert writers[f"{whose} expansions (train)"] == [f"{whose} fold 1 generator", f"{whose} fold 2 generator"]
     assert writers["one expansions (dev)"] == writers["one expansions (test)"] == ["one generator"]
     both = "one after other" if learn_from else "one (train and dev)"
-    assert [node.label for node in found[f"{both} joined"].inputs["expanded"]] == [
+    assert [node.label for node in steps[f"{both} joined"].inputs["expanded"]] == [
         f"{whose} expansions (train)",
         "one expansions (dev)",
     ]
     for split in ("train, max rank 101", "dev"):
-        assert found[f"one groups ({split})"].inputs["ranks"].label == f"{both} joined"
+        assert steps[f"one groups ({split})"].inputs["ranks"].label == f"{both} joined"
 
 
 def test_generators_are_fused_in_the_order_that_is_said(beir: Path, encoder: Path, tmp_path: Path) -> None:
     tree = {**taught(beir, encoder, "title", "answer", "sentence", "t0"), "all_expansions": {"how": "reciprocal"}}
     tree["generators"]["t0"]["measured"] = False
     for order in (None, ["sentence", "answer", "title"]):
-        found = nodes(tiny.place(tmp_path / str(order), {**tree, "order": order}))
+        steps = nodes(tiny.place(tmp_path / str(order), {**tree, "order": order}))
         for system, label in (("first expansion", "first"), ("EAR-RD", "EAR-RD")):
-            assert [node.label for node in found[f"{system} fused"].inputs["rankings"]] == [
+            assert [node.label for node in steps[f"{system} fused"].inputs["rankings"]] == [
                 f"{name} {label} ranking" for name in order or ("title", "answer", "sentence")
             ]
 
@@ -322,16 +327,16 @@ def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, e
         "measured": False,
     }
     wanted = {None: ["drawn"], ("beams",): ["beams"], ("drawn", "beams"): ["drawn", "beams"]}
-    for of, names in wanted.items():
-        fused = {"how": "reciprocal", "generators": of and list(of)}
-        found = nodes(tiny.place(tmp_path / "-".join(of or ["all"]), {**tree, "all_expansions": fused}))
-        fused = [label.partition(" ")[0] for label in found if label.endswith("all fused")]
+    for generators, names in wanted.items():
+        fused = {"how": "reciprocal", "generators": generators and list(generators)}
+        steps = nodes(tiny.place(tmp_path / "-".join(generators or ["all"]), {**tree, "all_expansions": fused}))
+        fused = [label.partition(" ")[0] for label in steps if label.endswith("all fused")]
         assert fused == names
         for name in fused:
-            assert found[f"{name} all fused"].inputs["expanded"].label == f"{name} expansions (test)"
-        measured = found["all expansions measures"].inputs["ranking"].label
+            assert steps[f"{name} all fused"].inputs["expanded"].label == f"{name} expansions (test)"
+        measured = steps["all expansions measures"].inputs["ranking"].label
         assert measured == ("all expansions fused" if len(names) > 1 else f"{names[0]} all fused")
-    chosen = {label.partition(" ")[0] for label in found if label.endswith("EAR-RD ranking")}
+    chosen = {label.partition(" ")[0] for label in steps if label.endswith("EAR-RD ranking")}
     assert chosen == {"drawn"}
 
 
@@ -389,19 +394,19 @@ def test_a_generators_rerankers_differ_in_what_is_said_of_them(beir: Path, encod
     tree["rerankers"]["by_generator"] = {
         "terms": {"ri": {"max_rank": 250, "train": {"batch": 2}}, "rd": {"model": {"pair_tokens": 12}}}
     }
-    found = nodes(tiny.place(tmp_path, tree))
-    assert found["terms ri reranker"].inputs["config"].batch == 2
-    assert found["sentence ri reranker"].inputs["config"].batch == 4
-    rows = {label: found[f"{label} reranker"].inputs["rows"] for label in ("terms ri", "terms rd", "sentence ri")}
+    steps = nodes(tiny.place(tmp_path, tree))
+    assert steps["terms ri reranker"].inputs["config"].batch == 2
+    assert steps["sentence ri reranker"].inputs["config"].batch == 4
+    rows = {label: steps[f"{label} reranker"].inputs["rows"] for label in ("terms ri", "terms rd", "sentence ri")}
     assert {label: step.inputs["max_rank"] for label, step in rows.items()} == {
         "terms ri": 250,
         "terms rd": 101,
         "sentence ri": 101,
     }
-    assert found["terms ri reranker"].inputs["dev"].fingerprint == found["terms rd reranker"].inputs["dev"].fingerprint
-    assert found["terms groups (dev)"].inputs["max_rank"] == 21  # k + 1
+    assert steps["terms ri reranker"].inputs["dev"].fingerprint == steps["terms rd reranker"].inputs["dev"].fingerprint
+    assert steps["terms groups (dev)"].inputs["max_rank"] == 21  # k + 1
     for label in (*rows, "sentence rd"):
-        inputs = found[f"{label} reranker"].inputs
+        inputs = steps[f"{label} reranker"].inputs
         whose, length = ("terms rd", 12) if label == "terms rd" else (label.rpartition(" ")[2], 24)
         assert inputs["start"].label == f"start {whose} reranker"
         assert inputs["start"].inputs["config"].pooling == "first"
@@ -521,12 +526,12 @@ def test_all_systems_are_measured(whole: Place) -> None:
         *(f"{ear}{more}" for ear in ears for more in ("", " + dense", " issued to dense")),
         *read,
     ]
-    found = values(whole)
-    assert {measure for system, measure in found if "reader" in system} == {"EM", "F1"}
-    assert found["start model (HNSW4)", "RR@10"] == pytest.approx(found["start model", "RR@10"], abs=0.3)
-    best = found["best query", "Answer@5"]
-    assert best >= max(found["BM25", "Answer@5"], found["first expansion", "Answer@5"])  # the question is among them
-    compared = {(one["system"], one["baseline"]) for one in whole.metrics()["comparisons"]}
+    scores = values(whole)
+    assert {measure for system, measure in scores if "reader" in system} == {"EM", "F1"}
+    assert scores["start model (HNSW4)", "RR@10"] == pytest.approx(scores["start model", "RR@10"], abs=0.3)
+    best = scores["best query", "Answer@5"]
+    assert best >= max(scores["BM25", "Answer@5"], scores["first expansion", "Answer@5"])  # the question is among them
+    compared = {(comparison["system"], comparison["baseline"]) for comparison in whole.metrics()["comparisons"]}
     assert {
         ("EAR-RD", "RM3"),
         ("EAR-RD", "all expansions"),
@@ -554,7 +559,7 @@ def test_words_and_costs_stand_beside_a_papers(whole: Place, tmp_path: Path) -> 
     assert place("run") == 0
     rows = {(row["measure"], row["collection"], row["system"]): row for row in place.metrics()["expected"]["rows"]}
     study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
-    words = next(one["words"] for one in study["lengths"] if one["generator"] == "sentence")
+    words = next(entry["words"] for entry in study["lengths"] if entry["generator"] == "sentence")
     assert rows["words", None, "question"]["value"] == study["question"]
     for system in ("first expansion", "EAR-RI"):
         assert rows["words", "sentence", system]["value"] == words[system]
@@ -609,9 +614,9 @@ def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole:
     for row in rows:
         by_split.setdefault(split[row["query_id"]], set()).add(row["doc_id"])
     learnt = pq.read_table(whole.artifact("sentence expansions (train) and the question") / "expansions.parquet")
-    own = pq.read_table(whole.artifact("terms expansions (dev) and the question") / "expansions.parquet")
-    assert by_split == {"train": set(learnt["doc_id"].to_pylist()), "dev": set(own["doc_id"].to_pylist())}
-    labels = [one["label"] for one in whole.metrics()["steps"]]
+    dev = pq.read_table(whole.artifact("terms expansions (dev) and the question") / "expansions.parquet")
+    assert by_split == {"train": set(learnt["doc_id"].to_pylist()), "dev": set(dev["doc_id"].to_pylist())}
+    labels = [step["label"] for step in whole.metrics()["steps"]]
     assert "terms expansions (train)" not in labels
     assert {"terms groups (dev)", "terms groups (train, max rank 101)", "sentence groups (dev)"} <= set(labels)
 
@@ -662,16 +667,18 @@ def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
     assert "Chosen expansions" in page
     study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
     assert [row["generator"] for row in study["lengths"]] == ["sentence", "terms"]
-    asked = pq.read_table(whole.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
-    assert study["question"] == pytest.approx(sum(len(text.split()) for text in asked["text"].to_pylist()) / len(asked))
+    queries = pq.read_table(whole.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
+    assert study["question"] == pytest.approx(
+        sum(len(text.split()) for text in queries["text"].to_pylist()) / len(queries)
+    )
     for row in study["lengths"]:
         assert list(row["words"]) == ["first expansion", "EAR-RI", "EAR-RD"]
         choices = pq.read_table(whole.artifact(f"{row['generator']} first ranking") / "choices.parquet").to_pylist()
-        texts = {one["query_id"]: one["text"] for one in asked.to_pylist()}
+        texts = {query["query_id"]: query["text"] for query in queries.to_pylist()}
         wanted = [len(f"{texts[c['query_id']].rstrip(' ?')} ? {c['text']}".split()) for c in choices]
         assert row["words"]["first expansion"] == pytest.approx(sum(wanted) / len(wanted))
     for case in study["cases"]:
-        first, last = (case["rows"][at]["rank"] or 1000 for at in (1, -1))
+        first, last = (case["rows"][place]["rank"] or 1000 for place in (1, -1))
         assert first != last
         assert case["passage"]["text"]
 
@@ -700,34 +707,34 @@ def test_costs_are_the_records(whole: Place) -> None:
     assert rows["BM25"]["expand"] is None
     assert rows["BM25"]["build"] == pytest.approx(took("bm25 index")[0])
     drawn = {name: took(f"{name} expansions (test)") for name in ("sentence", "terms")}
-    expand = sum(s / about["queries"] for s, about in drawn.values()) + seconds / summary["queries"]
+    expand = sum(s / record["queries"] for s, record in drawn.values()) + seconds / summary["queries"]
     assert rows["EAR-RI"]["expand"] == rows["first expansion"]["expand"] == pytest.approx(expand)
     searched = [*(f"{name} (test) found" for name in drawn), "first expansion fused"]
     assert rows["first expansion"]["retrieve"] == pytest.approx(
-        sum(s / about["queries"] for s, about in map(took, searched))
+        sum(s / record["queries"] for s, record in map(took, searched))
     )
     assert rows["start model (flat)"]["build"] == pytest.approx(took("start vectors")[0])
     asking, summary = took("start queries (test)")
     asking /= summary["queries"]
     searched, exact = took("start ranking (test)")
     assert rows["start model (flat)"]["retrieve"] == pytest.approx(asking + searched / exact["queries"])
-    searched, about = took("HNSW4 ranking (test)")
-    assert 0 < about["index_seconds"] < about["search_seconds"]
-    searched *= about["index_seconds"] / about["search_seconds"]
-    assert rows["start model (HNSW4)"]["retrieve"] == pytest.approx(asking + searched / about["queries"])
-    extra = sum(took(f"{name} (test) found")[0] / about["queries"] for name, (_, about) in drawn.items())
+    searched, record = took("HNSW4 ranking (test)")
+    assert 0 < record["index_seconds"] < record["search_seconds"]
+    searched *= record["index_seconds"] / record["search_seconds"]
+    assert rows["start model (HNSW4)"]["retrieve"] == pytest.approx(asking + searched / record["queries"])
+    extra = sum(took(f"{name} (test) found")[0] / record["queries"] for name, (_, record) in drawn.items())
     models = {
         kind: sum(
-            (took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / about["queries"]
-            for name, (_, about) in drawn.items()
+            (took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / record["queries"]
+            for name, (_, record) in drawn.items()
         )
         for kind in ("ri", "rd")
     }
     assert rows["EAR-RI"]["rerank"] == pytest.approx(models["ri"])
     assert rows["EAR-RD"]["rerank"] == pytest.approx(models["rd"] + extra)
-    found = values(whole)
-    assert rows["EAR-RD"]["value"] == found["EAR-RD", "Answer@5"]
-    assert rows["start model (flat)"]["value"] == found["start model", "Answer@5"]
+    scores = values(whole)
+    assert rows["EAR-RD"]["value"] == scores["EAR-RD", "Answer@5"]
+    assert rows["start model (flat)"]["value"] == scores["start model", "Answer@5"]
     for row in rows.values():
         assert row["query"] == pytest.approx(sum(row[name] or 0 for name in ("expand", "rerank", "retrieve")))
     assert rows["start model (HNSW4)"]["bytes"] == next(whole.artifact("HNSW4 index").glob("*.faiss")).stat().st_size
@@ -737,8 +744,8 @@ def test_models_of_one_collection_on_another(whole: Place, beir: Path, tmp_path:
     """Nothing is trained: each model is the one that the other experiment has."""
     place = whole.copy(tmp_path / "place")
     tree = yaml.safe_load(place.config.read_text())
-    there = {path.name for path in place.store.iterdir()}
-    other = {
+    names = {path.name for path in place.store.iterdir()}
+    config = {
         **tree,
         "data": {"format": "beir", "path": str(beir)},
         "relevant_by": "qrels",
@@ -747,18 +754,18 @@ def test_models_of_one_collection_on_another(whole: Place, beir: Path, tmp_path:
         "evaluate": {"measures": ["RR@10"]},
     }
     for option in ("rm3", "all_expansions", "hnsw", "to_dense"):
-        other.pop(option)
+        config.pop(option)
     source = yaml.safe_load(place.config.read_text())
     source["reader"] = None
     tiny.write(place.config, source)
     moved = tiny.Place(place.folder)
-    tiny.write(place.folder / "other.yaml", other)
+    tiny.write(place.folder / "other.yaml", config)
     where = ["--store", str(place.store), "--runs", str(place.runs)]
     assert main([*where, "run", str(place.folder / "other.yaml"), "--cluster", str(place.folder / "inline.yaml")]) == 0
-    made = {path.name for path in place.store.iterdir()} - there
-    assert {name.rpartition("-")[0] for name in made} >= {"expand_by_relevance", "predict", "choose"}
-    assert not [name for name in made if name.startswith(("train", "rank_groups", "start"))]
-    steps = {one["label"] for one in moved.metrics("other")["steps"]}
+    additions = {path.name for path in place.store.iterdir()} - names
+    assert {name.rpartition("-")[0] for name in additions} >= {"expand_by_relevance", "predict", "choose"}
+    assert not [name for name in additions if name.startswith(("train", "rank_groups", "start"))]
+    steps = {step["label"] for step in moved.metrics("other")["steps"]}
     assert {"tiny: terms ri reranker", "tiny: data", "terms expansions (test)"} <= steps
     assert {row["collection"] for row in moved.metrics("other")["rows"]} == {"toy"}
 
@@ -800,8 +807,8 @@ def test_what_cannot_be_is_told_before_anything_runs(
 ) -> None:
     tree = tiny.ear(beir, encoder)
     sets = [f"{key}={json.dumps(value)}" for key, value in change.items() if "." in key]
-    place = tiny.place(tmp_path / "place", {**tree, **{key: one for key, one in change.items() if "." not in key}})
-    assert place("plan", *(word for one in sets for word in ("--set", one))) == 2
+    place = tiny.place(tmp_path / "place", {**tree, **{key: value for key, value in change.items() if "." not in key}})
+    assert place("plan", *(word for assignment in sets for word in ("--set", assignment))) == 2
     assert message in said()[1]
 
 

@@ -50,18 +50,18 @@ def write_collection(folder: Path) -> set[tuple[str, str]]:
     rng = np.random.default_rng(11)
     documents, queries, labelled, relevant = [], [], [], set()
     for topic in range(TOPICS):
-        said, asked = (words[2 * topic : 2 * topic + 2] for words in (OF_DOCUMENTS, OF_QUERIES))
+        document_words, query_words = (words[2 * topic : 2 * topic + 2] for words in (OF_DOCUMENTS, OF_QUERIES))
         for number in range(EACH):
-            words = [*rng.choice(said, 5).tolist(), *rng.choice(OF_DOCUMENTS, 3).tolist()]
+            words = [*rng.choice(document_words, 5).tolist(), *rng.choice(OF_DOCUMENTS, 3).tolist()]
             documents.append({"doc_id": f"d{topic}-{number}", "title": "", "text": " ".join(words)})
         for split, count in SPLITS.items():
             for number in range(count):
                 query = f"{split}{topic}-{number}"
-                words = rng.permutation([*asked, *rng.choice(OF_QUERIES, 2).tolist()]).tolist()
+                words = rng.permutation([*query_words, *rng.choice(OF_QUERIES, 2).tolist()]).tolist()
                 queries.append({"query_id": query, "text": " ".join(words), "answers": [], "split": split})
                 relevant |= {(query, f"d{topic}-{i}") for i in range(EACH)}
                 labelled.append((query, f"d{topic}-0", split))
-    judged = [one for one in labelled if one[2] == "train"]
+    judged = [judgement for judgement in labelled if judgement[2] == "train"]
     judged += [(query, doc, "test") for query, doc in sorted(relevant) if query.startswith("test")]
     qrels = [{"query_id": q, "doc_id": d, "relevance": 1, "split": split} for q, d, split in judged]
     for name, rows, schema in (
@@ -89,8 +89,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, 
     tokenize(tokens, ALONE, data=data, model=retriever, config=TokenizeConfig())
     config = EncodeConfig(precision="fp32")
     encode_documents(vectors, ALONE, data=data, tokens=tokens, retriever=retriever, config=config)
-    known = {"relevant": relevant, "place": place, "common": {"data": data, "tokens": tokens}, "vectors": vectors}
-    rankings = found_by(known, retriever, "start")
+    inputs = {"relevant": relevant, "place": place, "common": {"data": data, "tokens": tokens}, "vectors": vectors}
+    rankings = found_by(inputs, retriever, "start")
     contexts(
         groups,
         ALONE,
@@ -101,14 +101,14 @@ def world(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, 
         config=ContextConfig(size=TOPICS * EACH),
     )
     queries = folder / "start queries train"
-    return {**known, "groups": groups, "rankings": rankings, "queries": queries, "retriever": retriever}
+    return {**inputs, "groups": groups, "rankings": rankings, "queries": queries, "retriever": retriever}
 
 
 def found_by(world: dict[str, Any], retriever: Path, name: str) -> dict[str, Path]:
     """The ranking of each split's queries by a retriever; the documents' vectors stay as they are."""
     rankings = {}
     for split in SPLITS:
-        queries, rankings[split] = (world["place"](f"{name} {what} {split}") for what in ("queries", "ranking"))
+        queries, rankings[split] = (world["place"](f"{name} {kind} {split}") for kind in ("queries", "ranking"))
         encode_queries(
             queries, ALONE, retriever=retriever, split=split, config=EncodeConfig(precision="fp32"), **world["common"]
         )
@@ -127,13 +127,13 @@ def found_by(world: dict[str, Any], retriever: Path, name: str) -> dict[str, Pat
 @pytest.fixture(scope="module")
 def labels(world: dict[str, Any]) -> Callable[[str], Path]:
     """The groups of a kind, made once."""
-    made: dict[str, Path] = {"labels alone": world["groups"]}
+    groups: dict[str, Path] = {"labels alone": world["groups"]}
 
     def of(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = world["place"](f"labels {kind}")
+        if kind not in groups:
+            groups[kind] = world["place"](f"labels {kind}")
             smooth(
-                made[kind],
+                groups[kind],
                 ALONE,
                 data=world["common"]["data"],
                 vectors=world["vectors"],
@@ -141,7 +141,7 @@ def labels(world: dict[str, Any]) -> Callable[[str], Path]:
                 groups=world["groups"],
                 config=SmoothConfig(**KINDS[kind] or {}),
             )
-        return made[kind]
+        return groups[kind]
 
     return of
 
@@ -149,10 +149,10 @@ def labels(world: dict[str, Any]) -> Callable[[str], Path]:
 @pytest.fixture(scope="module")
 def found(world: dict[str, Any], labels: Callable[[str], Path]) -> Callable[[str], dict[str, float]]:
     """How well queries that were not trained on find all that is relevant, after training on labels of a kind."""
-    made: dict[str, dict[str, float]] = {}
+    measures: dict[str, dict[str, float]] = {}
 
     def of(kind: str) -> dict[str, float]:
-        if kind not in made:
+        if kind not in measures:
             model = world["place"](f"model {kind}")
             config = toy.train_config(
                 updates=100,
@@ -173,8 +173,8 @@ def found(world: dict[str, Any], labels: Callable[[str], Path]) -> Callable[[str
                 temperature=TemperatureConfig(start=0.05),
                 **world["common"],
             )
-            made[kind] = measured(world, found_by(world, model, kind))
-        return made[kind]
+            measures[kind] = measured(world, found_by(world, model, kind))
+        return measures[kind]
 
     return of
 
@@ -201,8 +201,8 @@ def mass(world: dict[str, Any], groups: Path) -> dict[str, float]:
     for row in rows:
         topic = row["query_id"].removeprefix("train").split("-")[0]
         for doc, target in zip(row["doc_ids"], row["targets"], strict=True):
-            own = doc.startswith(f"d{topic}-")
-            kind = "labelled" if doc == f"d{topic}-0" else "hidden" if own else "irrelevant"
+            same_topic = doc.startswith(f"d{topic}-")
+            kind = "labelled" if doc == f"d{topic}-0" else "hidden" if same_topic else "irrelevant"
             shares[kind] += target / len(rows)
     return shares
 

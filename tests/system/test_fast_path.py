@@ -45,13 +45,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for place in places.values():
         place.mkdir()
     ingest(places["data"], None, source=declared({"format": "docstrings", "packages": ["sklearn"]}))
-    about = {"model": MODEL, "layers": 3, "dropout": 0.0}
-    asked = {"pooling": "mean", "similarity": "cosine", "query_tokens": LENGTH, "document_tokens": LENGTH}
-    start(places["retriever"], toy.INLINE, config=parse(DualEncoderConfig, {**about, **asked}, where=""))
+    base = {"model": MODEL, "layers": 3, "dropout": 0.0}
+    options = {"pooling": "mean", "similarity": "cosine", "query_tokens": LENGTH, "document_tokens": LENGTH}
+    start(places["retriever"], toy.INLINE, config=parse(DualEncoderConfig, {**base, **options}, where=""))
     start(
         places["ranker"],
         toy.INLINE,
-        config=parse(CrossEncoderConfig, {**about, "pooling": "mean", "pair_tokens": LENGTH}, where=""),
+        config=parse(CrossEncoderConfig, {**base, "pooling": "mean", "pair_tokens": LENGTH}, where=""),
     )
     tokenize(places["tokens"], toy.INLINE, data=places["data"], model=places["retriever"], config=TokenizeConfig())
     documents = pq.read_table(places["data"] / "documents.parquet").to_pydict()
@@ -78,18 +78,19 @@ def test_vectors_and_rankings_are_those_of_fp32(world: dict[str, Any]) -> None:
         cuda=False,
         threads=2,
     )
-    texts, asked = world["texts"][:DOCUMENTS], world["queries"]["text"][:QUERIES]
-    ours = {
+    texts, queries = world["texts"][:DOCUMENTS], world["queries"]["text"][:QUERIES]
+    fast = {
         side: encoder.represent(side, np.arange(n))[0].astype(EncodeConfig().vectors)
-        for side, n in (("document", len(texts)), ("query", len(asked)))
+        for side, n in (("document", len(texts)), ("query", len(queries)))
     }
-    plain = {"document": of_theirs(world, texts), "query": of_theirs(world, asked)}
-    for side in ours:
-        assert (ours[side] * plain[side]).sum(1).min() > 0.9995
-    found, wanted = (
-        topk.tie_ranks_of(topk.top_k(one["query"], [one["document"]], None, NEAREST)) for one in (ours, plain)
+    plain = {"document": of_theirs(world, texts), "query": of_theirs(world, queries)}
+    for side in fast:
+        assert (fast[side] * plain[side]).sum(1).min() > 0.9995
+    nearest, wanted = (
+        topk.tie_ranks_of(topk.top_k(vectors["query"], [vectors["document"]], None, NEAREST))
+        for vectors in (fast, plain)
     )
-    shared = [len(np.intersect1d(*pair)) for pair in zip(found, wanted, strict=True)]
+    shared = [len(np.intersect1d(*pair)) for pair in zip(nearest, wanted, strict=True)]
     assert np.mean(shared) >= 0.995 * NEAREST
 
 
@@ -175,27 +176,27 @@ def learnt(
         config=config,
     )
     name = f"cross_entropy ({loss.over})"
-    ours = [json.loads(line)[name] for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    losses = [json.loads(line)[name] for line in (trained / "metrics.jsonl").read_text().splitlines()]
 
     optimizer = torch.optim.AdamW(model.eval().parameters(), lr=RATES[objective], weight_decay=0.0)
-    told = pq.read_table(groups / "groups.parquet")
-    asked = dict(zip(world["queries"]["query_id"], world["queries"]["text"], strict=True))
+    table = pq.read_table(groups / "groups.parquet")
+    queries = dict(zip(world["queries"]["query_id"], world["queries"]["text"], strict=True))
     texts = dict(zip(world["ids"], world["texts"], strict=True))
     plain = []
-    for at in range(updates):
-        drawn = visits_of_update(config, len(told), seed=keyed_int(1), update=at)
-        rows = told.take([visit.row for visit in drawn]).to_pydict()
-        value = plainly([asked[i] for i in rows["query_id"]], [[texts[i] for i in ids] for ids in rows["doc_ids"]])
+    for update in range(updates):
+        drawn = visits_of_update(config, len(table), seed=keyed_int(1), update=update)
+        rows = table.take([visit.row for visit in drawn]).to_pydict()
+        value = plainly([queries[i] for i in rows["query_id"]], [[texts[i] for i in ids] for ids in rows["doc_ids"]])
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
         plain.append(value.item())
-    return ours, plain
+    return losses, plain
 
 
-def assert_alike(ours: list[float], plain: list[float], updates: int) -> None:
+def assert_alike(losses: list[float], plain: list[float], updates: int) -> None:
     """The losses are the same, and fall where there are updates enough for it."""
-    np.testing.assert_allclose(ours, plain, rtol=0.03, atol=0.03)
+    np.testing.assert_allclose(losses, plain, rtol=0.03, atol=0.03)
     assert len(plain) == updates
     assert updates < 20 or np.mean(plain[-6:]) < 0.85 * np.mean(plain[:6])
 
@@ -210,12 +211,12 @@ def test_the_retrievers_loss_goes_as_in_a_plain_loop_in_fp32(
 
     def plainly(queries: list[str], documents: list[list[str]]) -> torch.Tensor:
         sides = (queries, [group[0] for group in documents])
-        asked, found = (model(dict(model.preprocess(side)))["sentence_embedding"] for side in sides)
-        return torch.nn.functional.cross_entropy(asked @ found.T / TEMPERATURE, torch.arange(batch))
+        query_vectors, document_vectors = (model(dict(model.preprocess(side)))["sentence_embedding"] for side in sides)
+        return torch.nn.functional.cross_entropy(query_vectors @ document_vectors.T / TEMPERATURE, torch.arange(batch))
 
     loss = LossTerm(function=CROSS_ENTROPY, over="batch", options={"temperature": TEMPERATURE})
-    ours, plain = learnt(world, tmp_path, "retriever", loss, updates, batch, 0, plainly, model)
-    assert_alike(ours, plain, updates)
+    losses, plain = learnt(world, tmp_path, "retriever", loss, updates, batch, 0, plainly, model)
+    assert_alike(losses, plain, updates)
 
 
 @LENGTHS
@@ -232,5 +233,5 @@ def test_the_rankers_loss_goes_as_in_a_plain_loop_in_fp32(
         return torch.nn.functional.cross_entropy(scores, torch.zeros(batch, dtype=torch.long))
 
     loss = LossTerm(function=CROSS_ENTROPY, over="group")
-    ours, plain = learnt(world, tmp_path, "ranker", loss, updates, batch, 3, plainly, model)
-    assert_alike(ours, plain, updates)
+    losses, plain = learnt(world, tmp_path, "ranker", loss, updates, batch, 3, plainly, model)
+    assert_alike(losses, plain, updates)

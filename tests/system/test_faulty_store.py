@@ -54,12 +54,12 @@ def test_what_is_uploaded_is_what_is_downloaded(
     done again."""
     where = f"s3://{bucket.BUCKET}/plain-{seed}/step-0123456789ab"
     for version in range(6):
-        here = s3.local_path(where)
+        local = s3.local_path(where)
         for name in (f"rows-{version}.npy", "model/a.json", "model/b.json"):
-            (here / name).parent.mkdir(parents=True, exist_ok=True)
-            (here / name).write_text(f"{version} {name}" * (version + 1))
+            (local / name).parent.mkdir(parents=True, exist_ok=True)
+            (local / name).write_text(f"{version} {name}" * (version + 1))
 
-        def put(here: Path = here) -> None:
+        def put(here: Path = local) -> None:
             with leases.hold_lease(here, lambda _: None) as lease:
                 transfer.sync(here)
                 transfer.upload(here / f"rows-{version}.npy")  # noqa: B023
@@ -68,9 +68,9 @@ def test_what_is_uploaded_is_what_is_downloaded(
         again(put)
         proxy.settle()
         monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "other"))
-        there = s3.local_path(where)
-        again(lambda there=there: transfer.download(there, exact=True))
-        assert contents(there) == contents(here)
+        folder = s3.local_path(where)
+        again(lambda folder=folder: transfer.download(folder, exact=True))
+        assert contents(folder) == contents(local)
         monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "cache"))
     assert len(proxy.met) > 4
 

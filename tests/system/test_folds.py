@@ -53,7 +53,7 @@ def test_every_query_is_measured_once_by_models_that_have_not_seen_it(folded: Pl
     seen: list[str] = []
     for data in steps_of(folded, "ingest").values():
         rows = pq.read_table(store.path(data) / "qrels.parquet").to_pylist()
-        splits = {row["split"]: {one["query_id"] for one in rows if one["split"] == row["split"]} for row in rows}
+        splits = {row["split"]: {query["query_id"] for query in rows if query["split"] == row["split"]} for row in rows}
         assert splits.keys() == {"train", "dev", "test"}
         assert not splits["test"] & (splits["train"] | splits["dev"])
         assert not splits["train"] & splits["dev"]
@@ -84,7 +84,10 @@ def test_what_folds_select_themselves_is_measured_and_compared_first(folded: Pla
         expected = []
         for fold in pooled.inputs["folds"]:
             candidates = json.loads((store.path(fold["selection"]) / "selection.json").read_text())["candidates"]
-            best = max((one for one in candidates if one["trained"] in kind), key=lambda one: one["value"])
+            best = max(
+                (candidate for candidate in candidates if candidate["trained"] in kind),
+                key=lambda candidate: candidate["value"],
+            )
             expected += pq.read_table(store.path(fold["measures"][best["system"]]) / "per_query.parquet").to_pylist()
         assert values == expected
     said()
@@ -116,8 +119,8 @@ def test_no_fold_s_retriever_is_taken_for_the_experiment_s(judged: Path, encoder
 def test_a_fold_has_the_systems_that_adapt_itself_adds(judged: Path, encoder: Path, tmp_path: Path) -> None:
     inner = {key: value for key, value in tiny.adapt(judged, encoder).items() if key != "rm3"}
     names = {
-        one.name
-        for one in loading.read(
+        system.name
+        for system in loading.read(
             tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner)), [], tmp_path
         ).outcome.rows
     }
@@ -141,8 +144,8 @@ def test_a_collection_with_training_queries_of_its_own_is_refused(
 
 
 def test_an_experiment_over_several_collections_is_refused(judged: Path, encoder: Path, tmp_path: Path) -> None:
-    one = tiny.write(tmp_path / "one.yaml", tiny.dpr(judged, encoder))
-    inner = {"recipe": "compare", "experiments": {"a": str(one), "b": str(one)}, "baseline": "a", "systems": ["BM25"]}
+    file = tiny.write(tmp_path / "one.yaml", tiny.dpr(judged, encoder))
+    inner = {"recipe": "compare", "experiments": {"a": str(file), "b": str(file)}, "baseline": "a", "systems": ["BM25"]}
     config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
     with pytest.raises(UserError, match=r"inner\.yaml: recipe: compare: it has no data, evaluate; accepted: one that"):
         loading.read(config, [], tmp_path)

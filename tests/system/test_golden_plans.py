@@ -57,21 +57,21 @@ def test_plans_are_what_they_were() -> None:
         for plan, path in TEXTS.items():
             path.write_text(texts[plan])
         DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")
-    how = f"if it is meant: {UPDATE}=1 make test ARGS=tests/system/test_golden_plans.py"
+    hint = f"if it is meant: {UPDATE}=1 make test ARGS=tests/system/test_golden_plans.py"
     recorded = json.loads(DIGESTS.read_text())  # the plan of a new config is not, until the next update
-    assert {plan: digests.get(plan) for plan in recorded} == recorded, how
+    assert {plan: digests.get(plan) for plan in recorded} == recorded, hint
     for path in set(GOLDEN.iterdir()) - {DIGESTS}:
-        assert texts[path.stem] == path.read_text(), how
+        assert texts[path.stem] == path.read_text(), hint
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: name(config))
 def test_a_runs_own_config_says_the_same(config: Path, tmp_path: Path) -> None:
     """With all that was left open written out, as a run's folder has it."""
-    there = ["data={format: beir, path: nowhere}"] if read_based(config)["recipe"] == "adapt" else []
-    made = loading.read_config(config, there)
+    assignments = ["data={format: beir, path: nowhere}"] if read_based(config)["recipe"] == "adapt" else []
+    experiment = loading.read_config(config, assignments)
     again = tmp_path / "config.yaml"
-    again.write_text(yaml_text(made.model_dump(mode="json")))
-    assert loading.read_config(again, []) == made
+    again.write_text(yaml_text(experiment.model_dump(mode="json")))
+    assert loading.read_config(again, []) == experiment
 
 
 def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> N
     experiment = loading.read(config, [], tmp_path)
     assert experiment.expected is not None
     systems = experiment.outcome.rows
-    places = {one.collection for one in systems} | {AVERAGE, None, *(experiment.outcome.parts or {}).values()}
+    places = {system.collection for system in systems} | {AVERAGE, None, *(experiment.outcome.parts or {}).values()}
     for column in measured(experiment.expected):
         assert column.collection in places
-        assert column.values.keys() <= {one.name for one in systems}
+        assert column.values.keys() <= {system.name for system in systems}
 
 
 @pytest.mark.parametrize("config", SMALL, ids=lambda path: name(path))
@@ -134,7 +134,7 @@ def test_a_small_twin_has_the_rows_of_its_table_and_none_of_its_files(config: Pa
     small = loading.read(config, [AT_SMALL_SCALE], tmp_path)
     assert small.expected is not None
     assert {system for column in measured(small.expected) for system in column.values} <= {
-        one.name for one in small.outcome.rows
+        system.name for system in small.outcome.rows
     }
     folders = {file.parts[1] for node in graph(small.wanted) for file in sources(node) if file.parts[0] == "data"}
     assert folders <= {"squad", "cranfield", "scifact", "stsb", "transfer", "wiki-sentences"}

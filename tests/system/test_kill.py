@@ -29,15 +29,15 @@ def begun(played: Place, tmp_path: Path) -> Place:
     return place
 
 
-def assert_same(place: Place, other: Place) -> None:
+def assert_same(place: Place, reference: Place) -> None:
     """The same rankings, weights, groups and measures, byte for byte, and nothing left over."""
-    assert tiny.results(place.store) == tiny.results(other.store)
+    assert tiny.results(place.store) == tiny.results(reference.store)
     for part in ("rows", "comparisons"):
-        assert place.metrics()[part] == other.metrics()[part]
-    names = {path.name for path in other.store.iterdir()}
+        assert place.metrics()[part] == reference.metrics()[part]
+    names = {path.name for path in reference.store.iterdir()}
     assert {path.name for path in place.store.iterdir()} == names
     for name in names:
-        assert files(place.store / name) == files(other.store / name)
+        assert files(place.store / name) == files(reference.store / name)
     logs = [updates(path) for path in sorted(place.store.glob("train-*/metrics.jsonl"))]
     assert logs
     assert all(log == list(range(1, len(log) + 1)) for log in logs)  # log_every is 1
@@ -94,13 +94,13 @@ def test_two_drivers_at_once(begun: Place, played: Place) -> None:
     drivers = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    said = [driver.communicate() for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], said
-    tables = [out.partition("\nreport:")[0] for out, _ in said]
+    outputs = [driver.communicate() for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], outputs
+    tables = [out.partition("\nreport:")[0] for out, _ in outputs]
     assert tables[0].splitlines()[:12] == tables[1].splitlines()[:12]
-    ours = [re.findall(r"\] (.*): done in", err) for _, err in said]
-    theirs = [re.findall(r"\] (.*): done by another driver in", err) for _, err in said]
-    assert sorted(ours[0] + ours[1]) == sorted(set(ours[0] + theirs[0] + ours[1] + theirs[1]))
+    labels = [re.findall(r"\] (.*): done in", err) for _, err in outputs]
+    peer_labels = [re.findall(r"\] (.*): done by another driver in", err) for _, err in outputs]
+    assert sorted(labels[0] + labels[1]) == sorted(set(labels[0] + peer_labels[0] + labels[1] + peer_labels[1]))
     assert_same(begun, played)
 
 
@@ -151,10 +151,10 @@ def test_a_training_worker_and_an_encoder_killed_under_ray(deadly: dict[str, Pla
 def test_a_driver_killed_under_ray(deadly: dict[str, Place], tmp_path: Path) -> None:
     """While its worker is in the middle of a training with checkpoints; the same command resumes from them."""
     place = deadly["killed"]
-    for one in deadly.values():
-        tree = yaml.safe_load(one.config.read_text())
+    for target in deadly.values():
+        tree = yaml.safe_load(target.config.read_text())
         tree["train"]["losses"][0]["options"]["stall"] = True
-        tiny.write(one.config, tree)
+        tiny.write(target.config, tree)
     with subprocess.Popen(killing.command(place, "never"), cwd=ROOT, stderr=subprocess.DEVNULL) as driver:
         while not (tmp_path / "marker").exists():
             assert driver.poll() is None
@@ -190,8 +190,8 @@ def test_a_driver_that_is_told_to_end_says_so_in_a_line(
     assert "***" not in err  # the C++ trace
 
 
-def assert_ray_same(place: Place, other: Place) -> None:
+def assert_ray_same(place: Place, reference: Place) -> None:
     """What Ray keeps for itself beside a training is not looked at."""
     for folder in place.store.glob("train-*/ray"):
         shutil.rmtree(folder)
-    assert_same(place, other)
+    assert_same(place, reference)

@@ -61,28 +61,28 @@ def test_thirty_kills(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyP
     tree["seeds"] = [1, 2]  # so that there is enough to do for so many kills
     java = {"workers": 1, "threads": 1}  # a Lucene index has a segment for each thread
     killed = tiny.place(tmp_path / "killed", tree, **{**RAY, "retries": KILLS}, java=java)
-    other = tiny.place(tmp_path / "undisturbed", tree, java=java)
+    reference = tiny.place(tmp_path / "undisturbed", tree, java=java)
     rng, bag, kills, ends = random.Random(0), list[str](), Counter[str](), Counter[int]()
     status = -1
     while status != 0:
         before = kills.copy()
         status = _hunted(killed, rng, bag, kills)
-        here = kills - before
+        counts = kills - before
         ends[status] += 1
-        because = {0: True, 1: here["node"] + here["head"] > 0, -9: here["driver"] > 0}
-        assert because.get(status), f"a driver ended with {status} after {dict(here)} was killed"
+        because = {0: True, 1: counts["node"] + counts["head"] > 0, -9: counts["driver"] > 0}
+        assert because.get(status), f"a driver ended with {status} after {dict(counts)} was killed"
     lines = log.read_text().splitlines()
     log.unlink()
-    assert killing.run(other, "slowly") == 0
+    assert killing.run(reference, "slowly") == 0
     alone = Counter(log.read_text().splitlines())
     again = _again(lines, alone)
     print(f"\n{dict(kills)}; drivers ended {dict(ends)}; done again, by the kill before it: {dict(again)}")
-    assert_ray_same(killed, other)
+    assert_ray_same(killed, reference)
     assert set(kills) == set(VICTIMS)
     assert sum(kills.values()) >= KILLS
     assert {line for line in lines if not line.startswith("killed")} == alone.keys()
     everything = kills["node"] + kills["head"] + kills["driver"]
-    updates, shards = (sum(n for (what, _), n in again.items() if what == one) for one in ("update", "shard"))
+    updates, shards = (sum(n for (event, _), n in again.items() if event == kind) for kind in ("update", "shard"))
     assert updates <= kills["train worker"] + everything  # a checkpoint follows each update
     assert shards <= kills["map worker"] + 2 * everything  # two workers have a shard each
 
@@ -91,19 +91,21 @@ def _again(lines: list[str], alone: Counter[str]) -> Counter[tuple[str, str]]:
     """How many (updates or shards, by the kill that came last before) were done more often than by a run alone."""
     again, done, last = Counter[tuple[str, str]](), Counter[str](), ""
     for line in lines:
-        what, _, rest = line.partition(" ")
-        if what == "killed":
+        event, _, rest = line.partition(" ")
+        if event == "killed":
             last = rest
             continue
         done[line] += 1
-        again[what, last] += done[line] > alone[line]
+        again[event, last] += done[line] > alone[line]
     return +again
 
 
 def _trainings(tree: object) -> list[dict[str, object]]:
     """All that has a loss, in a config."""
     if isinstance(tree, dict):
-        return ([tree] if "losses" in tree else []) + [one for part in tree.values() for one in _trainings(part)]
+        return ([tree] if "losses" in tree else []) + [
+            training for part in tree.values() for training in _trainings(part)
+        ]
     return []
 
 
@@ -130,9 +132,9 @@ def _hunted(place: Place, rng: random.Random, bag: list[str], kills: Counter[str
 
 def _killed(driver: int, kind: str, rng: random.Random) -> bool:
     """Kill one of a driver's processes that are of a kind; whether there was one."""
-    there = victims.find(driver, kind)
+    processes = victims.find(driver, kind)
     with suppress(psutil.NoSuchProcess):
-        if there:
-            rng.choice(there).kill()
+        if processes:
+            rng.choice(processes).kill()
             return True
     return False

@@ -35,10 +35,10 @@ def run(request: Any, beir: Path, encoder: Path, tmp_path_factory: pytest.TempPa
 
 
 def lists(run: Place, label: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    ranking: dict[str, list[str]] = {}
     for row in pq.read_table(run.artifact(label) / "ranking.parquet").to_pylist():
-        found.setdefault(row["query_id"], []).append(row["doc_id"])
-    return found
+        ranking.setdefault(row["query_id"], []).append(row["doc_id"])
+    return ranking
 
 
 def test_the_table_has_it_alone_and_fused(run: Place) -> None:

@@ -170,23 +170,23 @@ def test_nodes_that_share_nothing(cache: Path, disk: Place, tmp_path: Path) -> N
     nodes = {label: [name for name in record["nodes"] if "(" in name] for label, record in records.items()}
     assert len(nodes["retriever vectors"]) == 3
     assert len(nodes["retriever"]) == 2
-    found, wanted = tiny.results(store), tiny.results(disk.store)
-    assert found.keys() == wanted.keys()
+    digests, wanted = tiny.results(store), tiny.results(disk.store)
+    assert digests.keys() == wanted.keys()
     alike = {name for name in wanted if name.startswith(("lucene_search-", "mine-"))}
     assert alike
-    assert {name: found[name] for name in alike} == {name: wanted[name] for name in alike}
+    assert {name: digests[name] for name in alike} == {name: wanted[name] for name in alike}
     for label in ("start vectors", "retriever vectors"):
         name = f"encode_documents-{records[label]['fingerprint'][:12]}"
-        mine, theirs = (sorted(folder.glob("*.npy")) for folder in (next(store.glob(name)), disk.artifact(label)))
-        for one, other in zip(mine, theirs, strict=True):
-            np.testing.assert_allclose(np.load(one), np.load(other), atol=1e-4)
+        mine, disk_paths = (sorted(folder.glob("*.npy")) for folder in (next(store.glob(name)), disk.artifact(label)))
+        for path, disk_path in zip(mine, disk_paths, strict=True):
+            np.testing.assert_allclose(np.load(path), np.load(disk_path), atol=1e-4)
     assert len(list(tmp_path.glob("cache*"))) == 4
 
 
 def files(folder: Path) -> list[Path]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    assert found
-    return found
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return files
 
 
 WHICH = ("--system", "retriever")
@@ -212,15 +212,15 @@ def test_clean_deletes_parts_on_s3_too(
     assert place("run") == 0
     before = place.names()
     assert place("clean") == 0
-    gone = before - place.names()
-    assert gone
-    assert all(re.search(r"/(documents-\d+\.npy|queries\.npy|state/.*)$", name) for name in gone), gone
+    removals = before - place.names()
+    assert removals
+    assert all(re.search(r"/(documents-\d+\.npy|queries\.npy|state/.*)$", name) for name in removals), removals
     shutil.rmtree(cache)
     assert place("run") == 0
     assert "nothing to run" in said()[0]
     assert place("run", "--until", "start vectors") == 0
     assert f"start vectors: {place.where}/encode_documents-" in said()[0]
-    back = gone - (before - place.names())
+    back = removals - (before - place.names())
     assert {name.partition("-")[0] for name in back} >= {"encode_documents"}
 
 
@@ -233,15 +233,15 @@ def test_objects_that_were_replaced_or_lost_are_found(place: Remote, cache: Path
         min(f"{place.where}/{name}" for name in place.names() if re.fullmatch(pattern, name))
         for pattern in (r"encode_documents-\w+/documents\.json", r"train-\w+/model/config\.json")
     )
-    there = bucket.files()
-    there.pipe_file(replaced, there.cat_file(replaced) + b" ")
-    there.rm_file(lost)
+    storage = bucket.files()
+    storage.pipe_file(replaced, storage.cat_file(replaced) + b" ")
+    storage.rm_file(lost)
     shutil.rmtree(cache)
     said()
     assert place("verify", "--remove") == 0
     *lines, last = said()[0].splitlines()
-    labels, found = zip(*(line.strip().split(": ", 1) for line in lines), strict=True)
-    assert sorted(found) == [f"{replaced} has changed", f"{lost} is not there"]
+    labels, problems = zip(*(line.strip().split(": ", 1) for line in lines), strict=True)
+    assert sorted(problems) == [f"{replaced} has changed", f"{lost} is not there"]
     assert "2 of 30 artifacts" in last
     for label in labels:
         assert place("run", "--until", label) == 0
@@ -265,9 +265,9 @@ def test_a_record_that_is_no_json_is_one_line(place: Remote, cache: Path, said: 
         assert line.startswith(f"error: {where}: not JSON: ")
         assert line.endswith(f"; remove {where.removesuffix('/artifact.json')}, and repeat the command")
     assert place("verify", "--remove") == 0
-    found = said()[0]
-    assert f"{record} has changed" in found
-    assert f"{digests} has changed" in found
+    output = said()[0]
+    assert f"{record} has changed" in output
+    assert f"{digests} has changed" in output
     assert place(*wanted) == 0
     assert place("verify") == 0
 
@@ -313,12 +313,12 @@ def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: 
         )
         for number in range(2)
     ]
-    said = [driver.communicate() for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], said
-    ours = [re.findall(r"\] (.*): done in", err) for _, err in said]
-    theirs = [re.findall(r"\] (.*): done by another driver in", err) for _, err in said]
-    assert sorted(ours[0] + ours[1]) == sorted(set(ours[0] + theirs[0] + ours[1] + theirs[1]))
-    assert any("waiting for process" in err for _, err in said)
+    outputs = [driver.communicate() for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], outputs
+    labels = [re.findall(r"\] (.*): done in", err) for _, err in outputs]
+    peer_labels = [re.findall(r"\] (.*): done by another driver in", err) for _, err in outputs]
+    assert sorted(labels[0] + labels[1]) == sorted(set(labels[0] + peer_labels[0] + labels[1] + peer_labels[1]))
+    assert any("waiting for process" in err for _, err in outputs)
     store = place.store
     assert tiny.results(store) == tiny.results(disk.store)
 
@@ -328,12 +328,12 @@ def test_no_record_is_written_before_its_files(
     place: Remote, disk: Place, number: int, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     """Whichever upload fails, its step fails, finished artifacts have all their files, and a rerun finishes the run."""
-    put, left = transfer._upload_file, number
+    put, countdown = transfer._upload_file, number
 
     def fails(artifact: Path, name: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal countdown
+        countdown -= 1
+        if countdown == 0:
             raise OSError("the network is gone")
         put(artifact, name)
 
@@ -341,10 +341,10 @@ def test_no_record_is_written_before_its_files(
     assert place("run") == 1
     assert "the network is gone" in said()[1]
     whole = tiny.contents(disk.store)
-    there = place.names()
-    for name in [name for name in there if name.endswith("/artifact.json")]:
+    names = place.names()
+    for name in [name for name in names if name.endswith("/artifact.json")]:
         artifact = name.partition("/")[0]
-        assert {one for one in whole if one.startswith(f"{artifact}/") and not own(one)} <= there
+        assert {name for name in whole if name.startswith(f"{artifact}/") and not own(name)} <= names
     assert place("run") == 0
     assert_same(place, disk)
 
@@ -382,8 +382,8 @@ def test_missing_credentials_or_a_missing_package_are_named(
         env={**environment, "HOME": str(cache), "AWS_CONFIG_FILE": "", "AWS_SHARED_CREDENTIALS_FILE": ""},
     )
     assert done.returncode == 2
-    why = "Unable to locate credentials; credentials and endpoint are AWS_... variables"
-    assert done.stderr == f"error: --store {place.where}: {why}\n"
+    reason = "Unable to locate credentials; credentials and endpoint are AWS_... variables"
+    assert done.stderr == f"error: --store {place.where}: {reason}\n"
     monkeypatch.setitem(sys.modules, "s3fs", None)
     assert place("plan") == 2
     assert "s3fs is not installed" in said()[1]
@@ -466,7 +466,7 @@ def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch:
         (out / name).write_text(name)
     with monkeypatch.context() as patch:
         put = transfer._upload_file
-        patch.setattr(transfer, "_upload_file", lambda at, name: put(at, name) if name[-1] == "a" else 1 / 0)
+        patch.setattr(transfer, "_upload_file", lambda path, name: put(path, name) if name[-1] == "a" else 1 / 0)
         with pytest.raises(ZeroDivisionError):
             transfer.upload(out / "index")
     transfer.upload(out / "checkpoints" / "step-1")
@@ -509,8 +509,8 @@ def sent(cache: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     def with_milliseconds(folder: Path, prefix: str = "") -> s3.Listing:
         later = datetime.timedelta(milliseconds=250)
         return {
-            name: {**about, "LastModified": about["LastModified"] + later}
-            for name, about in list_folder(folder, prefix).items()
+            name: {**fields, "LastModified": fields["LastModified"] + later}
+            for name, fields in list_folder(folder, prefix).items()
         }
 
     monkeypatch.setattr(transfer, "_upload_file", upload)
@@ -555,11 +555,11 @@ def test_another_nodes_version_is_downloaded_whatever_its_size_and_time(
     (out / "log").write_text("a" * 8)
     transfer.sync(out)
     with monkeypatch.context() as patch:
-        there = elsewhere(cache, patch, out)
-        transfer.download(there)
-        assert (there / "log").read_text() == "a" * 8
-        (there / "log").write_text("b" * 8)
-        transfer.sync(there)
+        copy = elsewhere(cache, patch, out)
+        transfer.download(copy)
+        assert (copy / "log").read_text() == "a" * 8
+        (copy / "log").write_text("b" * 8)
+        transfer.sync(copy)
     later = time.time() + 3600
     os.utime(out / "log", (later, later))
     transfer.download(out)
@@ -596,14 +596,14 @@ def test_the_records_of_a_graph_are_read_in_a_few_batches(
     place: Remote, disk: Place, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many steps it has."""
-    asked: list[int] = []
+    counts: list[int] = []
     read_bodies = s3.read_bodies
-    monkeypatch.setattr(s3, "read_bodies", lambda paths: asked.append(len(paths)) or read_bodies(paths))
+    monkeypatch.setattr(s3, "read_bodies", lambda paths: counts.append(len(paths)) or read_bodies(paths))
     for words in (["plan"], ["show"]):
         assert place(*words) in (0, 2)
-        assert len([one for one in asked if one]) <= 3
-        assert max(asked) == len(json.loads((disk.runs / "tiny" / "metrics.json").read_text())["steps"])
-        asked.clear()
+        assert len([count for count in counts if count]) <= 3
+        assert max(counts) == len(json.loads((disk.runs / "tiny" / "metrics.json").read_text())["steps"])
+        counts.clear()
 
 
 def test_paths_that_are_sent_to_a_worker_are_localized(
@@ -616,9 +616,9 @@ def test_paths_that_are_sent_to_a_worker_are_localized(
     transfer.upload(out / "rows")
     value: dict[str, Any] = {"a": out / "rows", "b": [str(out), "s3://x/y"], "c": {"d": Path("/elsewhere")}, "e": 3}
     monkeypatch.setenv("SPARRING_CACHE", str(tmp_path / "other"))
-    there = tmp_path / "other" / out.relative_to(cache)
-    assert transfer.localize(value) == {**value, "a": there / "rows", "b": [str(there), "s3://x/y"]}
-    assert (there / "rows").read_text() == "1"
+    copy = tmp_path / "other" / out.relative_to(cache)
+    assert transfer.localize(value) == {**value, "a": copy / "rows", "b": [str(copy), "s3://x/y"]}
+    assert (copy / "rows").read_text() == "1"
 
 
 class Copier:
@@ -652,12 +652,12 @@ def test_files_that_only_workers_read_stay_on_s3(cache: Path, monkeypatch: pytes
     """The driver neither downloads them after a map nor deletes them at the end. It sees that they are there."""
     out = s3.local_path(f"s3://{bucket.BUCKET}/left") / "encode-0123456789ab"
     with monkeypatch.context() as patch:
-        there = elsewhere(cache, patch, out)
-        (there / "model").mkdir(parents=True)
+        copy = elsewhere(cache, patch, out)
+        (copy / "model").mkdir(parents=True)
         for name in ("part-0.npy", "vectors-0.npy", "notes.json", "model/a"):
-            (there / name).write_text(name)
+            (copy / name).write_text(name)
         for name in ("part-0.npy", "vectors-0.npy", "notes.json", "model"):
-            transfer.upload(there / name)
+            transfer.upload(copy / name)
     with transfer.left_to_workers(out, lambda name: fnmatch(name, "vectors-*") or name.startswith("model/")):
         transfer.collect(out)
         assert sorted(path.name for path in out.glob("[!.]*")) == ["notes.json", "part-0.npy"]
@@ -686,10 +686,10 @@ def test_an_older_copy_does_not_replace_what_another_node_wrote(cache: Path, mon
     (out / "vectors").write_text("first")
     transfer.sync(out)
     with monkeypatch.context() as patch:
-        there = elsewhere(cache, patch, out)
-        transfer.download(there)
-        (there / "vectors").write_text("second")
-        transfer.upload(there / "vectors")
+        copy = elsewhere(cache, patch, out)
+        transfer.download(copy)
+        (copy / "vectors").write_text("second")
+        transfer.upload(copy / "vectors")
     transfer.sync(out, delete=True)
     assert bucket.files().cat_file(s3.object_path(out / "vectors")) == b"second"
 
@@ -719,11 +719,11 @@ def test_a_worker_downloads_what_it_opens(cache: Path, monkeypatch: pytest.Monke
         (vectors / f"documents-{number}").write_text(str(number))
     (vectors / "names.json").write_text("names")
     transfer.sync(vectors)
-    there = elsewhere(cache, monkeypatch, vectors)
+    copy = elsewhere(cache, monkeypatch, vectors)
     with Filler(Opener, out, threads=1, constructor={"vectors": str(vectors)}) as filler:
-        assert [path.name for path in there.glob("[!.]*")] == ["names.json"]
+        assert [path.name for path in copy.glob("[!.]*")] == ["names.json"]
         filler.fill("part", {"file": "documents-1"})
-        assert sorted(path.name for path in there.glob("[!.]*")) == ["documents-1", "names.json"]
+        assert sorted(path.name for path in copy.glob("[!.]*")) == ["documents-1", "names.json"]
 
 
 class Opener:

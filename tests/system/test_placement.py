@@ -79,14 +79,14 @@ def test_the_workers_of_every_step_have_their_gpus(tmp_path: Path) -> None:
         [json.loads(path.read_text()) for path in (tmp_path / name).glob("[0-9]*")]
         for name in ("models", "java", "scores")
     )
-    assert all(len(one["gpus"]) == 1 for one in models)
-    assert len({one["process"] for one in models}) == len({one["gpus"][0] for one in models})
-    assert {tuple(one["gpus"]) for one in java} == {()}
-    assert len({one["process"] for one in scores}) == 2
-    assert len({tuple(one["gpus"]) for one in scores}) == 1
+    assert all(len(model["gpus"]) == 1 for model in models)
+    assert len({model["process"] for model in models}) == len({model["gpus"][0] for model in models})
+    assert {tuple(process["gpus"]) for process in java} == {()}
+    assert len({task["process"] for task in scores}) == 2
+    assert len({tuple(task["gpus"]) for task in scores}) == 1
     trained = [json.loads(path.read_text()) for path in tmp_path.glob("rank-*")]
-    assert sorted(one["rank"] for one in trained) == list(range(8))
-    assert len({one["gpus"][0] for one in trained}) == 8
+    assert sorted(worker["rank"] for worker in trained) == list(range(8))
+    assert len({worker["gpus"][0] for worker in trained}) == 8
 
 
 @pytest.mark.slow
@@ -96,9 +96,9 @@ def test_two_trainings_at_once_share_a_gpu(tmp_path: Path) -> None:
     command = [sys.executable, "-c", TOGETHER, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    one, other = (json.loads((tmp_path / name / "rank-0").read_text()) for name in ("one", "other"))
-    assert one["process"] != other["process"]
-    assert one["gpus"] == other["gpus"] != []
+    first, second = (json.loads((tmp_path / name / "rank-0").read_text()) for name in ("one", "other"))
+    assert first["process"] != second["process"]
+    assert first["gpus"] == second["gpus"] != []
 
 
 @pytest.mark.slow

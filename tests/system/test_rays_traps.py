@@ -88,16 +88,20 @@ def test_an_object_store_that_others_have_filled(disk: Place, beir: Path, encode
     place = tiny.place(tmp_path / "full", tiny.dpr(beir, encoder), **PROFILE)
     done = drilled(DRILL, place)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["status"] == 0
-    assert found["said"] == sum(2**21 * number for number in range(16))
-    spilled = [int(re.findall(r"Spilled (\d+) MiB", stats)[0]) for stats in found["stats"]]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["status"] == 0
+    assert report["said"] == sum(2**21 * number for number in range(16))
+    spilled = [int(re.findall(r"Spilled (\d+) MiB", stats)[0]) for stats in report["stats"]]
     assert spilled[0] >= 128
     assert spilled[1] <= 256  # what the other program holds, and nothing else
-    assert int(re.findall(r"(\d+) objects", found["stats"][1])[0]) <= 16
+    assert int(re.findall(r"(\d+) objects", report["stats"][1])[0]) <= 16
     nodes = {name for record in tiny.records(place.store) for name in record["nodes"] if "(" in name}
-    assert {re.findall(r"\((.*)\)", name)[0] for name in nodes} == {found["node"]}
-    same = {name: one for name, one in tiny.results(disk.store).items() if name.startswith(("lucene_search-", "mine-"))}
+    assert {re.findall(r"\((.*)\)", name)[0] for name in nodes} == {report["node"]}
+    same = {
+        name: digest
+        for name, digest in tiny.results(disk.store).items()
+        if name.startswith(("lucene_search-", "mine-"))
+    }
     assert same
     assert {name: tiny.results(place.store)[name] for name in same} == same
 

@@ -68,13 +68,15 @@ def test_three_nodes_give_the_same(played: Place, tmp_path: Path) -> None:
     assert spanned["warm retriever"] == spanned["ranker 1"] == 2
     for label in ("bm25 ranking (test)", "judged 1", "warm retriever ranking (train)"):
         assert spanned[label] >= 2, label
-    theirs = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
+    values = {(row["system"], row["measure"]): row["value"] for row in played.metrics()["rows"]}
     for row in place.metrics()["rows"]:
-        assert row["value"] == pytest.approx(theirs[row["system"], row["measure"]], abs=0.05)
-    found, wanted = (pq.read_table(one.artifact("bm25 ranking (test)") / "ranking.parquet") for one in (place, played))
-    assert found.equals(wanted)
-    for one, other in zip(*(vectors(p, "warm retriever vectors") for p in (place, played)), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-4)
+        assert row["value"] == pytest.approx(values[row["system"], row["measure"]], abs=0.05)
+    ranking, wanted = (
+        pq.read_table(run.artifact("bm25 ranking (test)") / "ranking.parquet") for run in (place, played)
+    )
+    assert ranking.equals(wanted)
+    for shard, expected in zip(*(vectors(p, "warm retriever vectors") for p in (place, played)), strict=True):
+        np.testing.assert_allclose(shard, expected, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -94,13 +96,13 @@ def test_three_nodes_give_exactly_the_same_with_the_same_models(played: Place, t
     for_trainings = {played.artifact("warm retriever ranking (train)").name}
     assert rankings == {path.parent.name for path in played.store.glob("*/ranking.parquet")} - for_trainings
     for path in (Path(name) / "ranking.parquet" for name in rankings):
-        found, wanted = (pq.read_table(store / path) for store in (place.store, played.store))
+        table, wanted = (pq.read_table(store / path) for store in (place.store, played.store))
         if path.parent.name.startswith("search-"):
-            np.testing.assert_allclose(found["score"], wanted["score"], rtol=1e-6)
-            found, wanted = found.drop(["score"]), wanted.drop(["score"])
-        assert found.equals(wanted)
-    for one, other in zip(*(vectors(p, "retriever 1 vectors") for p in (place, played)), strict=True):
-        np.testing.assert_array_equal(one, other)
+            np.testing.assert_allclose(table["score"], wanted["score"], rtol=1e-6)
+            table, wanted = table.drop(["score"]), wanted.drop(["score"])
+        assert table.equals(wanted)
+    for shard, expected in zip(*(vectors(p, "retriever 1 vectors") for p in (place, played)), strict=True):
+        np.testing.assert_array_equal(shard, expected)
     assert min(nodes(place)[label] for label in ("bm25 ranking (test)", "warm retriever ranking (test)")) >= 2
 
 
@@ -158,15 +160,15 @@ def test_a_run_survives_the_loss_of_nodes(
     tree["encode"]["shard"] = 4
     profile = {**PROFILE, "retries": 2, "map": {"workers": 2, "threads": 1}, "java": {"workers": 1, "threads": 1}}
     place = tiny.place(tmp_path / "lost", tree, **profile)
-    said = on_nodes(LOSING, place)
-    assert [line for line in said.splitlines() if line.startswith("lost")] == [
+    output = on_nodes(LOSING, place)
+    assert [line for line in output.splitlines() if line.startswith("lost")] == [
         "lost a node: MapProcess",
         "lost a node: RayTrainWorker",
     ]
-    other = tiny.place(tmp_path / "undisturbed", tree, **{**profile, "address": None, "object_store_mb": 100})
-    assert killing.run(other, "slowly") == 0
-    assert tiny.results(place.store) == tiny.results(other.store)
-    assert place.metrics()["rows"] == other.metrics()["rows"]
+    reference = tiny.place(tmp_path / "undisturbed", tree, **{**profile, "address": None, "object_store_mb": 100})
+    assert killing.run(reference, "slowly") == 0
+    assert tiny.results(place.store) == tiny.results(reference.store)
+    assert place.metrics()["rows"] == reference.metrics()["rows"]
 
 
 GONE = """
@@ -204,8 +206,8 @@ def test_a_step_whose_gpus_are_gone_waits_and_fails(tmp_path: Path) -> None:
         [sys.executable, "-c", GONE, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    said = [line for line in done.stderr.splitlines() if "GPU" in line]
-    assert said == [
+    lines = [line for line in done.stderr.splitlines() if "GPU" in line]
+    assert lines == [
         "waiting for processors, at most 3 s (wait_seconds in the profile): there are 0 GPUs, and this step needs 1 (a "
         "node was lost)",
         "the cluster has lost GPUs that this step needs, and none came back in 3 s (wait_seconds in the profile). "

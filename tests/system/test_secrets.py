@@ -55,14 +55,14 @@ def unreachable(scores: Scores) -> NoReturn:
 
 def holding(folder: Path, secrets: set[str]) -> list[Path]:
     """Files with one of the secrets in their bytes, or in their columns where Parquet compresses them."""
-    found = []
+    paths = []
     for path in left(folder):
         content = path.read_bytes()
         if path.suffix == ".parquet":
             content += str(pq.read_table(path).to_pydict()).encode() + str(pq.read_schema(path).metadata).encode()
         if any(secret.encode() in content for secret in secrets):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def test_no_secret_is_printed_or_kept(

@@ -50,16 +50,18 @@ def test_no_lock_repeats_another() -> None:
         assert environment.versions("development")[name] == environment.versions("documentation")[name]
 
 
-WANTED = PROJECT["project"]["dependencies"] + [one for group in PROJECT["dependency-groups"].values() for one in group]
+WANTED = PROJECT["project"]["dependencies"] + [
+    requirement for group in PROJECT["dependency-groups"].values() for requirement in group
+]
 
 
 @pytest.mark.parametrize("text", WANTED)
 def test_lock_agrees_with_the_project(text: str) -> None:
     wanted = Requirement(text)
     assert HERE[environment.canonical(wanted.name)] in wanted.specifier
-    for needed in map(Requirement, metadata.requires(wanted.name) or []):
-        if needed.marker and any(needed.marker.evaluate({"extra": extra}) for extra in wanted.extras):
-            assert HERE[environment.canonical(needed.name)] in needed.specifier
+    for requirement in map(Requirement, metadata.requires(wanted.name) or []):
+        if requirement.marker and any(requirement.marker.evaluate({"extra": extra}) for extra in wanted.extras):
+            assert HERE[environment.canonical(requirement.name)] in requirement.specifier
 
 
 def test_what_runs_needs_no_other_tools() -> None:
@@ -71,13 +73,13 @@ def test_what_runs_needs_no_other_tools() -> None:
 
 def test_the_supported_pythons_are_the_same_everywhere() -> None:
     """In the project's metadata, in the script that finds them, and in the versions that the lock is resolved for."""
-    found = re.search(r'^SUPPORTED="(.*)"$', (ROOT / "cluster" / "find-python.sh").read_text(), re.M)
-    assert found
-    minors = found[1].split()
+    match = re.search(r'^SUPPORTED="(.*)"$', (ROOT / "cluster" / "find-python.sh").read_text(), re.M)
+    assert match
+    minors = match[1].split()
     supported = SpecifierSet(PROJECT["project"]["requires-python"])
     assert [minor for minor in (f"3.{n}" for n in range(8, 20)) if f"{minor}.0" in supported] == minors
-    said = [word.rpartition(" ")[2] for word in PROJECT["project"]["classifiers"] if "Python ::" in word]
-    assert said == minors
+    versions = [word.rpartition(" ")[2] for word in PROJECT["project"]["classifiers"] if "Python ::" in word]
+    assert versions == minors
 
 
 @pytest.mark.parametrize(("name", "version"), HERE.items(), ids=HERE)
@@ -85,11 +87,11 @@ def test_installed_as_locked_with_all_it_needs(name: str, version: str) -> None:
     if name == "faiss-cpu" and any(metadata.distributions(name="faiss-gpu")):
         pytest.skip("faiss-gpu takes its place")
     assert metadata.version(name).partition("+")[0] == version
-    for needed in map(Requirement, metadata.requires(name) or []):
-        other = environment.canonical(needed.name)
-        wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if wanted and not environment.OF_CUDA.match(other):
-            assert HERE[other] in needed.specifier
+    for requirement in map(Requirement, metadata.requires(name) or []):
+        dependency = environment.canonical(requirement.name)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and not environment.OF_CUDA.match(dependency):
+            assert HERE[dependency] in requirement.specifier
 
 
 @pytest.fixture
@@ -254,20 +256,20 @@ def test_the_first_supported_python_is_found(bins: Path) -> None:
 
 
 def test_the_oldest_of_each_minor_version_are_found(bins: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = tmp_path_factory.mktemp("other")
+    folder = tmp_path_factory.mktemp("other")
     python(bins, "python3.11", "3.11.10")
-    python(other, "python3.11", "3.11.9")
+    python(folder, "python3.11", "3.11.9")
     python(bins, "python3", "3.13.0")
-    status, said, _ = found(bins, "--all", PATH=f"{bins}:{other}")
-    assert (status, said.splitlines()) == (0, [str(other / "python3.11"), str(bins / "python3")])
+    status, output, _ = found(bins, "--all", PATH=f"{bins}:{folder}")
+    assert (status, output.splitlines()) == (0, [str(folder / "python3.11"), str(bins / "python3")])
 
 
 def test_without_one_it_says_what_there_is_and_how_to_get_one(bins: Path) -> None:
-    status, said, error = found(bins)
-    assert (status, said) == (1, "")
+    status, output, error = found(bins)
+    assert (status, output) == (1, "")
     assert error.startswith("error: Sparring needs Python 3.11, 3.12 or 3.13. Found no Python.\n")
     python(bins, "python3", "3.10.12")
-    status, said, error = found(bins)
+    status, output, error = found(bins)
     assert error.startswith(
         f"error: Sparring needs Python 3.11, 3.12 or 3.13. Found only:\n  Python 3.10.12 at {bins / 'python3'}\n"
     )

@@ -42,9 +42,9 @@ class Head:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def answers(address: str) -> bool:
@@ -64,10 +64,10 @@ def below(process: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [process]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found
+    pids = [process]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids
 
 
 @contextmanager
@@ -81,25 +81,25 @@ def started(port: int) -> Iterator[Head]:
     environment = {**clean, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
     binaries = Path(sys.executable).parent
     environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
-    other = [free_port() for _ in range(2)]
+    ports = [free_port() for _ in range(2)]
     command = [
         str(binaries / "ray"),
         "start",
         "--head",
         "--block",
-        f"--port={other[0]}",
+        f"--port={ports[0]}",
         "--dashboard-host=127.0.0.1",
         f"--dashboard-port={port}",
         "--dashboard-agent-listen-port=0",
-        f"--ray-client-server-port={other[1]}",
+        f"--ray-client-server-port={ports[1]}",
         f"--temp-dir={folder}",
         "--num-cpus=4",
         f"--object-store-memory={200 * 2**20}",
         "--disable-usage-stats",
     ]
-    with (folder / "said").open("w") as said:
+    with (folder / "said").open("w") as log:
         # Not in the repository: the code must come with the job.
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         address = f"http://127.0.0.1:{port}"
         for _ in range(300):
@@ -109,17 +109,17 @@ def started(port: int) -> Iterator[Head]:
             time.sleep(0.2)
         yield Head(address, environment, folder)
     finally:
-        for one in below(process.pid):
+        for pid in below(process.pid):
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    with started(free_port()) as found:
-        yield found
+    with started(free_port()) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -141,8 +141,8 @@ def place(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> Place:
 
 
 def words(place: Place, head: Head, *more: str) -> list[str]:
-    found = place.words("submit", "--address", head.address, "--cluster", str(place.folder / "cluster.yaml"), *more)
-    return [sys.executable, "-m", "workflows", *found]
+    words = place.words("submit", "--address", head.address, "--cluster", str(place.folder / "cluster.yaml"), *more)
+    return [sys.executable, "-m", "workflows", *words]
 
 
 def submitted(place: Place, head: Head, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -194,8 +194,8 @@ def test_a_run_of_the_images_own_code(place: Place, head: Head) -> None:
     run = place.words("run", "--until", "start vectors")
     run[run.index("--cluster") + 1] = str(path)
     entrypoint = f"cd {ROOT} && python -m workflows {shlex.join(run)}"
-    said = ray(head, "ray", "job", "submit", "--address", head.address, "--", "sh", "-c", entrypoint)
-    assert "succeeded" in said.lower(), said
+    output = ray(head, "ray", "job", "submit", "--address", head.address, "--", "sh", "-c", entrypoint)
+    assert "succeeded" in output.lower(), output
     assert list(place.store.glob("encode_documents-*/artifact.json"))
 
 
@@ -231,8 +231,8 @@ def test_a_job_that_fails(place: Place, head: Head) -> None:
     (data / "documents.parquet").write_bytes(b"half a file")
     done = submitted(place, head)
     assert done.returncode == 2
-    said = rf"{data}/documents\.parquet: .*; remove {data} and make it again: repeat the command"
-    assert re.search(rf"error: job tiny-[0-9a-f]{{6}}: .*{said}\n", done.stderr)
+    message = rf"{data}/documents\.parquet: .*; remove {data} and make it again: repeat the command"
+    assert re.search(rf"error: job tiny-[0-9a-f]{{6}}: .*{message}\n", done.stderr)
     (data / "documents.parquet").write_bytes(whole)
     (data / "queries.parquet").unlink()
     done = submitted(place, head)
@@ -330,10 +330,10 @@ def test_a_head_that_dies(place: Place) -> None:
             time.sleep(0.1)
         assert not list(place.store.glob("train-*/artifact.json"))
     with started(port) as second:
-        _, said = job.communicate()
+        _, output = job.communicate()
         assert job.returncode == 1
-        assert re.search(r"failed: .* knows no job tiny-\w+-\w+ any more: the cluster's head was restarted", said)
-        assert said.splitlines()[-1] == "Finished steps are kept. Fix the cause, then repeat the command to resume."
+        assert re.search(r"failed: .* knows no job tiny-\w+-\w+ any more: the cluster's head was restarted", output)
+        assert output.splitlines()[-1] == "Finished steps are kept. Fix the cause, then repeat the command to resume."
         before = {path: path.stat().st_mtime_ns for path in place.store.glob("*/artifact.json")}
         assert submitted(place, second, *longer).returncode == 0
         assert len(before) > 2

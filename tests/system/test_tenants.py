@@ -62,8 +62,8 @@ def run_beside(held: float, command: str, place: Place, nodes: tuple[int, ...] =
 def test_an_index_is_built_beside_a_program_that_holds_half_a_cpu(tmp_path: Path, beir: Path, encoder: Path) -> None:
     """A task that asked for every core of the node would wait for ever."""
     experiment = {**tiny.dpr(beir, encoder), "search": {"index": "Flat"}}
-    status, said = run_beside(0.5, "run", tiny.place(tmp_path, experiment, **PROFILE, wait_seconds=300))
-    assert status == 0, said
+    status, output = run_beside(0.5, "run", tiny.place(tmp_path, experiment, **PROFILE, wait_seconds=300))
+    assert status == 0, output
 
 
 @pytest.mark.slow
@@ -78,8 +78,8 @@ def test_a_tuning_with_an_index_finishes(
     experiment = {**tiny.dpr(beir, encoder), "search": {"index": "Flat"}, "tune": section}
     open_ended = {key: {"workers": None, "threads": 1} for key in ("map", "java", "train")}
     place = tiny.place(tmp_path, experiment, **{**PROFILE, **open_ended}, wait_seconds=120)
-    status, said = run_beside(held, "tune", place, nodes)
-    assert status == 0, said
+    status, output = run_beside(held, "tune", place, nodes)
+    assert status == 0, output
     assert [trial["state"] for trial in json.loads((place.runs / "tiny" / "trials.json").read_text())["trials"]] == [
         "done",
         "done",
@@ -90,7 +90,7 @@ def test_a_tuning_with_an_index_finishes(
 @pytest.mark.timeout(900)
 def test_a_run_without_a_free_cpu_says_what_it_waits_for_and_ends(tmp_path: Path, beir: Path, encoder: Path) -> None:
     experiment = {**tiny.dpr(beir, encoder), "search": {"index": "Flat"}}
-    status, said = run_beside(2, "run", tiny.place(tmp_path, experiment, **PROFILE, wait_seconds=12))
+    status, output = run_beside(2, "run", tiny.place(tmp_path, experiment, **PROFILE, wait_seconds=12))
     assert status == 1
-    assert "waiting for 1 CPU of one node, at most 12 s (wait_seconds in the profile)" in said
-    assert "no node had 1 CPU free for a worker of this step within 12 s" in said
+    assert "waiting for 1 CPU of one node, at most 12 s (wait_seconds in the profile)" in output
+    assert "no node had 1 CPU free for a worker of this step within 12 s" in output
