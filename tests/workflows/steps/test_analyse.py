@@ -26,7 +26,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory, beir: Path, encoder: Path
 
 
 def test_each_measured_retriever_of_each_seed_is_analysed(analysed: tiny.Place) -> None:
-    labels = [one["label"] for one in analysed.metrics()["steps"] if one["function"] == "analyse"]
+    labels = [step["label"] for step in analysed.metrics()["steps"] if step["function"] == "analyse"]
     assert labels == ["start model analysis", "retriever (seed 1) analysis", "retriever (seed 2) analysis"]
     rows = analysed.metrics()["rows"]
     assert {"BM25", "start model", "retriever"} < {row["system"] for row in rows}
@@ -34,17 +34,19 @@ def test_each_measured_retriever_of_each_seed_is_analysed(analysed: tiny.Place) 
 
 
 def test_the_numbers_are_those_of_the_vectors(analysed: tiny.Place) -> None:
-    told = json.loads((analysed.artifact("start model analysis") / "analysis.json").read_text())
-    assert told["queries"] == 4
-    vectors, asked = analysed.artifact("start vectors"), analysed.artifact("start queries (test)")
+    analysis = json.loads((analysed.artifact("start model analysis") / "analysis.json").read_text())
+    assert analysis["queries"] == 4
+    vectors, query_folder = analysed.artifact("start vectors"), analysed.artifact("start queries (test)")
     documents = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))])
-    queries = dict(zip(json.loads((asked / "queries.json").read_text()), np.load(asked / "queries.npy"), strict=True))
+    queries = dict(
+        zip(json.loads((query_folder / "queries.json").read_text()), np.load(query_folder / "queries.npy"), strict=True)
+    )
     first = [float(np.max(documents @ queries[query])) for query in ("q0", "q6", "q12", "q18")]
-    assert told["nearest"]["mean"] == pytest.approx(np.mean(first), abs=1e-5)
+    assert analysis["nearest"]["mean"] == pytest.approx(np.mean(first), abs=1e-5)
     right = [documents[i] for i in (0, 6, 12, 18)]
-    distances = [np.square(queries[f"q{i}"] - own).sum() for i, own in zip((0, 6, 12, 18), right, strict=True)]
-    assert told["alignment"] == pytest.approx(np.mean(distances), abs=1e-5)
-    assert len(told["map"]["queries"]) == len(told["map"]["documents"]) == 4
+    distances = [np.square(queries[f"q{i}"] - vector).sum() for i, vector in zip((0, 6, 12, 18), right, strict=True)]
+    assert analysis["alignment"] == pytest.approx(np.mean(distances), abs=1e-5)
+    assert len(analysis["map"]["queries"]) == len(analysis["map"]["documents"]) == 4
 
 
 def test_the_report_has_numbers_and_pictures(analysed: tiny.Place) -> None:
@@ -74,5 +76,5 @@ def test_it_changes_no_other_step(analysed: tiny.Place) -> None:
     assert analysed("run", "--set", "analyse.map=0") == 0
     run = next(path for path in analysed.runs.iterdir() if path.name.startswith("tiny-"))
     steps = json.loads((run / "metrics.json").read_text())["steps"]
-    assert {one["function"] for one in steps if one["executed"]} == {"analyse", "results"}
+    assert {step["function"] for step in steps if step["executed"]} == {"analyse", "results"}
     assert 'class="chart map"' not in (run / "report.html").read_text()

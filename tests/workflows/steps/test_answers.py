@@ -33,15 +33,15 @@ def with_answers(data: Path, to: Path, own: dict[str, list[str]]) -> Path:
 def asked(tmp_path: Path, data: Path) -> Path:
     """Query i is answered by the second word of document i, and by a word that none has."""
     rows = pq.read_table(data / "documents.parquet").to_pylist()
-    own = {f"q{i}": [rows[i]["text"].split()[1], "nowhere"] for i in range(24)}
-    return with_answers(data, tmp_path / "data", own)
+    answers = {f"q{i}": [rows[i]["text"].split()[1], "nowhere"] for i in range(24)}
+    return with_answers(data, tmp_path / "data", answers)
 
 
 @pytest.fixture
 def ranking(tmp_path: Path) -> Path:
     """Every query finds 25 documents, in no order of theirs."""
-    found = {f"q{i}": [f"d{(7 * i + 11 * k) % 40}" for k in range(25)] for i in range(24)}
-    return toy.write_ranking(tmp_path / "ranking", found)
+    lists = {f"q{i}": [f"d{(7 * i + 11 * k) % 40}" for k in range(25)] for i in range(24)}
+    return toy.write_ranking(tmp_path / "ranking", lists)
 
 
 def run(
@@ -92,6 +92,6 @@ def test_through_ray_it_is_the_same(tmp_path: Path, ray: Machine, asked: Path, r
 
 
 def test_a_pattern_that_is_none_names_its_query(tmp_path: Path, data: Path, ranking: Path) -> None:
-    asked = with_answers(data, tmp_path / "data", {"q0": ["("]})
+    dataset = with_answers(data, tmp_path / "data", {"q0": ["("]})
     with pytest.raises(UserError, match=r"query q0: the answer '\(' is not a regular expression"):
-        run(tmp_path / "out", toy.INLINE, asked, ranking, ["test"], mode="regex")
+        run(tmp_path / "out", toy.INLINE, dataset, ranking, ["test"], mode="regex")

@@ -29,48 +29,52 @@ def test_ranks_by_judgements(chain: dict[str, Path], data: Path) -> None:
     for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist():
         issued.setdefault(row["query_id"], []).append(row["doc_id"])
     for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist():
-        hits = [at for at, one in enumerate(issued.get(row["doc_id"], []), 1) if one in relevant[row["query_id"]]]
+        hits = [
+            rank
+            for rank, document in enumerate(issued.get(row["doc_id"], []), 1)
+            if document in relevant[row["query_id"]]
+        ]
         assert row["rank"] == (hits[0] if hits else None)
 
 
 def test_groups_have_ranks_and_queries_that_say_something(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
     out = place(tmp_path / "groups")
-    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "seed": [1]}
-    summary = rank_groups(out, toy.INLINE, ranks=chain["ranks"], candidates=None, **asked)
+    options = {"data": data, "split": "train", "max_rank": 101, "queries": None, "seed": [1]}
+    summary = rank_groups(out, toy.INLINE, ranks=chain["ranks"], candidates=None, **options)
     ranks = {row["doc_id"]: row["rank"] for row in pq.read_table(chain["ranks"] / "ranks.parquet").to_pylist()}
     rows = pq.read_table(out / "groups.parquet").to_pylist()
     assert "q4" not in {row["query_id"] for row in rows}  # nothing finds anything: all of MAX_RANK
     assert summary["groups"] == len(rows) < summary["of"]
     for row in rows:
-        assert row["targets"] == [101 if ranks[one] is None else ranks[one] for one in row["doc_ids"]]
+        assert row["targets"] == [101 if ranks[document] is None else ranks[document] for document in row["doc_ids"]]
         assert len(set(row["targets"])) > 1
     ranks = _same_ranks(chain, tmp_path)
     with pytest.raises(UserError, match="all expansions of each query retrieve equally well"):
-        rank_groups(place(tmp_path / "none"), toy.INLINE, ranks=ranks, candidates=None, **asked)
+        rank_groups(place(tmp_path / "none"), toy.INLINE, ranks=ranks, candidates=None, **options)
 
 
 def test_groups_of_fewer_candidates_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
-    asked = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"], "seed": [1]}
-    made = {}
+    options = {"data": data, "split": "train", "max_rank": 101, "queries": None, "ranks": chain["ranks"], "seed": [1]}
+    groups = {}
     for name, most in (("all", None), ("two", 2), ("again", 2), ("many", 1000)):
-        rank_groups(place(tmp_path / name), toy.INLINE, candidates=most, **asked)
-        made[name] = {row["query_id"]: row for row in pq.read_table(tmp_path / name / "groups.parquet").to_pylist()}
-    assert made["two"] == made["again"]
-    assert made["many"] == made["all"]
+        rank_groups(place(tmp_path / name), toy.INLINE, candidates=most, **options)
+        groups[name] = {row["query_id"]: row for row in pq.read_table(tmp_path / name / "groups.parquet").to_pylist()}
+    assert groups["two"] == groups["again"]
+    assert groups["many"] == groups["all"]
     firsts = 0
-    for query, row in made["two"].items():
-        whole = made["all"][query]
+    for query, row in groups["two"].items():
+        whole = groups["all"][query]
         assert len(row["doc_ids"]) == len(set(row["targets"])) == 2
         assert set(zip(row["doc_ids"], row["targets"], strict=True)) <= set(
             zip(whole["doc_ids"], whole["targets"], strict=True)
         )
         firsts += row["doc_ids"] == whole["doc_ids"][:2]
-    assert firsts < len(made["two"])  # a draw, and not the first ones
+    assert firsts < len(groups["two"])  # a draw, and not the first ones
 
 
 def test_groups_of_fewer_queries_are_drawn(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
     """In their order, by the seed alone."""
-    made = {}
+    groups = {}
     for name, queries, seed in (("all", None, 1), ("few", 5, 1), ("again", 5, 1), ("other", 5, 2), ("many", 1000, 1)):
         rank_groups(
             place(tmp_path / name),
@@ -83,11 +87,11 @@ def test_groups_of_fewer_queries_are_drawn(chain: dict[str, Path], data: Path, t
             candidates=None,
             seed=[seed],
         )
-        made[name] = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
-    assert made["few"] == made["again"] == [row for row in made["all"] if row in made["few"]]
-    assert len(made["few"]) == 5
-    assert made["few"] not in (made["all"][:5], made["other"])
-    assert made["many"] == made["all"]
+        groups[name] = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
+    assert groups["few"] == groups["again"] == [row for row in groups["all"] if row in groups["few"]]
+    assert len(groups["few"]) == 5
+    assert groups["few"] not in (groups["all"][:5], groups["other"])
+    assert groups["many"] == groups["all"]
 
 
 def _same_ranks(chain: dict[str, Path], tmp_path: Path) -> Path:
@@ -113,10 +117,10 @@ def test_the_question_is_a_candidate(chain: dict[str, Path], questioned: Path, d
     assert [row for row in rows if row["number"]] == before
     assert sorted(row["query_id"] for row in rows if not row["number"]) == sorted(f"q{i}" for i in range(24))
     numbers = [(row["query_id"], row["number"]) for row in rows]
-    assert numbers == sorted(numbers, key=lambda one: ([q for q, n in numbers if n == 0].index(one[0]), one[1]))
-    asked = {row["query_id"]: row["text"] for row in pq.read_table(questioned / "queries.parquet").to_pylist()}
+    assert numbers == sorted(numbers, key=lambda pair: ([q for q, n in numbers if n == 0].index(pair[0]), pair[1]))
+    texts = {row["query_id"]: row["text"] for row in pq.read_table(questioned / "queries.parquet").to_pylist()}
     plain = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    assert all(asked[f"{query}#0"] == f"{text} ?" for query, text in plain.items())
+    assert all(texts[f"{query}#0"] == f"{text} ?" for query, text in plain.items())
 
     scores = place(tmp_path / "scores")
     names = [row["doc_id"] for row in rows]
@@ -163,18 +167,18 @@ def test_rankings_of_a_few_queries_at_a_time_are_those_of_all(
     split = pa.table({"query_id": names, "text": names, "answers": [[]] * 9, "split": ["test"] * 8 + ["dev"]})
     chosen = [f"{query}#{number}" for query in names[:7] for number in (1, 2)]
     rows = [
-        {"doc_id": one, "title": "", "text": "", "query_id": one[:2], "number": int(one[-1]), "score": 0.0}
-        for one in chosen
+        {"doc_id": doc_id, "title": "", "text": "", "query_id": doc_id[:2], "number": int(doc_id[-1]), "score": 0.0}
+        for doc_id in chosen
     ]
     choices = pa.Table.from_pylist(rows, schema=query_choice.CHOICE)
     choices = choices if fusion else choices.filter(pa.compute.equal(choices["number"], 1))
-    own = ranking([one for one in reversed(chosen) if one != "q3#1"])
+    chosen_ranking = ranking([doc_id for doc_id in reversed(chosen) if doc_id != "q3#1"])
     otherwise = ranking(["q7", "q2", "q8", "q0", "q1"])
     places = {name: tmp_path / name for name in ("data", "own", "otherwise", "out")}
     for folder in places.values():
         folder.mkdir()
     write(places["data"] / "queries.parquet", split, QUERIES)
-    for name, table in {"own": own, "otherwise": otherwise}.items():
+    for name, table in {"own": chosen_ranking, "otherwise": otherwise}.items():
         pq.write_table(table, places[name] / "ranking.parquet", row_group_size=4)
     monkeypatch.setattr(choose, "QUERIES", at_a_time)
     choose._write(
@@ -187,6 +191,6 @@ def test_rankings_of_a_few_queries_at_a_time_are_those_of_all(
         fusion=fusion,
     )
     of_test = otherwise.filter(pa.compute.not_equal(otherwise["query_id"], "q8"))
-    found = read(places["out"] / "ranking.parquet", RANKING)
-    assert found.to_pylist() == query_choice.as_ranking(choices, own, of_test, fusion).to_pylist()
+    output = read(places["out"] / "ranking.parquet", RANKING)
+    assert output.to_pylist() == query_choice.as_ranking(choices, chosen_ranking, of_test, fusion).to_pylist()
     assert pq.read_table(places["out"] / "choices.parquet").to_pylist() == choices.to_pylist()

@@ -74,9 +74,9 @@ def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
 
 def reranked(out: Path, data: Path, vectors: Path, ranking: Path, split: str, trial: dict[str, Any]) -> Any:
     """The split's ranking by the numbers of a trial; as it was where neighbours have no say."""
-    asked = pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])["query_id"].to_pylist()
+    query_ids = pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])["query_id"].to_pylist()
     if trial["mix"] == 1.0:
-        return pq.read_table(ranking / "ranking.parquet", filters=[("query_id", "in", asked)])
+        return pq.read_table(ranking / "ranking.parquet", filters=[("query_id", "in", query_ids)])
     out.mkdir()
     numbers = {key: value for key, value in trial.items() if key not in ("value", "queries")}
     rerank_by_neighbours(
@@ -88,7 +88,7 @@ def reranked(out: Path, data: Path, vectors: Path, ranking: Path, split: str, tr
         ranking=ranking,
         config=NeighboursRerankConfig(**numbers),
     )
-    return pq.read_table(out / "ranking.parquet", filters=[("query_id", "in", asked)])
+    return pq.read_table(out / "ranking.parquet", filters=[("query_id", "in", query_ids)])
 
 
 def measured(data: Path, table: Any, split: str) -> dict[str, float]:
@@ -117,10 +117,10 @@ def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
     (applied := tmp_path / "applied").mkdir()  # as a later step does it
     rerank_by_neighbours(applied, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=out)
     whole = pq.read_table(applied / "ranking.parquet")
-    own = whole.filter(pc.is_in(whole["query_id"], value_set=pc.unique(wanted["query_id"])))
+    part = whole.filter(pc.is_in(whole["query_id"], value_set=pc.unique(wanted["query_id"])))
     order = ["query_id", "doc_id", "rank"]
-    assert own.select(order).equals(wanted.select(order))
-    assert highest["mix"] == 1.0 or own.equals(wanted)
+    assert part.select(order).equals(wanted.select(order))
+    assert highest["mix"] == 1.0 or part.equals(wanted)
 
 
 def test_where_neighbours_have_no_say_a_ranking_by_other_vectors_stays(
@@ -130,11 +130,11 @@ def test_where_neighbours_have_no_say_a_ranking_by_other_vectors_stays(
     table = pq.read_table(ranking / "ranking.parquet")
     places = np.arange(len(table)).reshape(-1, 12)[:, ::-1].reshape(-1)  # each query's last comes first
     table = table.set_column(1, "doc_id", table["doc_id"].take(pa.array(places)))
-    (other := tmp_path / "other").mkdir()
-    pq.write_table(table, other / "ranking.parquet")
-    out = choose(ranking=other, mix=(1.0, 1.0), tau=(0.0, 0.0))
-    made = pq.read_table(out / "ranking.parquet")
-    assert made.equals(table.filter(pc.is_in(table["query_id"], value_set=pc.unique(made["query_id"]))))
+    (folder := tmp_path / "other").mkdir()
+    pq.write_table(table, folder / "ranking.parquet")
+    out = choose(ranking=folder, mix=(1.0, 1.0), tau=(0.0, 0.0))
+    output = pq.read_table(out / "ranking.parquet")
+    assert output.equals(table.filter(pc.is_in(table["query_id"], value_set=pc.unique(output["query_id"]))))
 
 
 @pytest.mark.parametrize("tau", [(0.5, 3.0), (-0.1, 0.5)])
@@ -156,17 +156,17 @@ def test_no_query_has_a_part_in_its_own_choice(
     queries = pq.read_table(data / "queries.parquet", filters=[("split", "=", "train")])["query_id"].to_pylist()
     judged = _judged(data, config, "train")
     folds = _folds(queries, judged, config)
-    assert sorted(query for own, _ in folds for query in own) == sorted(queries)
-    assert max(len(own) for own, _ in folds) - min(len(own) for own, _ in folds) <= 1
-    found = pq.read_table(out / "ranking.parquet").to_pylist()
-    assert list(dict.fromkeys(row["query_id"] for row in found)) == queries
-    for (own, others), choice in zip(folds, json.loads((out / "chosen.json").read_text()), strict=True):
-        elsewhere = [judged[at] for at in others]
-        assert set(elsewhere) == set(judged) - set(own)
-        highest = int(np.argmax([np.mean([one[query] for query in elsewhere]) for one in values]))
+    assert sorted(query for fold, _ in folds for query in fold) == sorted(queries)
+    assert max(len(fold) for fold, _ in folds) - min(len(fold) for fold, _ in folds) <= 1
+    rows = pq.read_table(out / "ranking.parquet").to_pylist()
+    assert list(dict.fromkeys(row["query_id"] for row in rows)) == queries
+    for (fold, rest), choice in zip(folds, json.loads((out / "chosen.json").read_text()), strict=True):
+        elsewhere = [judged[row] for row in rest]
+        assert set(elsewhere) == set(judged) - set(fold)
+        highest = int(np.argmax([np.mean([scores[query] for query in elsewhere]) for scores in values]))
         assert {key: choice[key] for key in choice if key != "queries"} == config.drawn()[highest]
-        wanted = [row for row in tables[highest].to_pylist() if row["query_id"] in own]
-        assert [row for row in found if row["query_id"] in own] == wanted
+        wanted = [row for row in tables[highest].to_pylist() if row["query_id"] in fold]
+        assert [row for row in rows if row["query_id"] in fold] == wanted
 
 
 def test_a_trial_is_its_number_and_stays_in_its_ranges() -> None:
@@ -208,7 +208,7 @@ def test_a_sample_of_the_queries_chooses_for_all(choose: Any, data: Path) -> Non
     """By cross-validation too: those that are not in the sample have no part in any choice."""
     out = choose(split="train", by=None, folds=2, queries=6)
     values = json.loads((out / "chosen.json").read_text())
-    assert [one["queries"] for one in values] == [13, 3]
+    assert [entry["queries"] for entry in values] == [13, 3]
     assert len(_judged(data, ChooseConfig(**{**SMALL, "split": None, "folds": 2, "queries": 6}), "train")) == 6
 
 
@@ -218,6 +218,6 @@ def test_a_split_to_choose_by_without_judgements_is_an_error(choose: Any) -> Non
 
 
 def test_two_workers_choose_as_one(choose: Any, ray: Machine) -> None:
-    one, two = choose("one"), choose("two", machine=ray)
-    assert pq.read_table(one / "ranking.parquet").equals(pq.read_table(two / "ranking.parquet"))
-    assert json.loads((one / "trials.json").read_text()) == json.loads((two / "trials.json").read_text())
+    inline, two = choose("one"), choose("two", machine=ray)
+    assert pq.read_table(inline / "ranking.parquet").equals(pq.read_table(two / "ranking.parquet"))
+    assert json.loads((inline / "trials.json").read_text()) == json.loads((two / "trials.json").read_text())

@@ -151,16 +151,20 @@ def test_a_step_is_made_in_the_phase_that_its_recipe_names(config: str, phases: 
 
 
 def test_what_models_do_is_said_where_models_are_at_work() -> None:
-    assert {name: of.models for name, of in descriptions().items() if of.models} == MODELS
+    assert {name: description.models for name, description in descriptions().items() if description.models} == MODELS
 
 
 def test_what_may_be_dropped_are_vectors_indexes_and_the_state_that_a_training_carried_on() -> None:
-    droppable = {name: of.droppable for name, of in descriptions().items() if of.droppable}
+    droppable = {name: description.droppable for name, description in descriptions().items() if description.droppable}
     assert droppable.keys() <= {"encode_documents", "encode_queries", "build_index", "smaller_vectors"}
-    assert any(fnmatch.fnmatch("documents-00000.npy", one) for one in droppable["encode_documents"])
-    assert any(fnmatch.fnmatch("queries.npy", one) for one in droppable["encode_queries"])
-    assert not any(fnmatch.fnmatch("queries.json", one) for one in droppable["encode_queries"])
-    carried = {name: (of.carried, *of.carries) for name, of in descriptions().items() if of.carried or of.carries}
+    assert any(fnmatch.fnmatch("documents-00000.npy", pattern) for pattern in droppable["encode_documents"])
+    assert any(fnmatch.fnmatch("queries.npy", pattern) for pattern in droppable["encode_queries"])
+    assert not any(fnmatch.fnmatch("queries.json", pattern) for pattern in droppable["encode_queries"])
+    carried = {
+        name: (description.carried, *description.carries)
+        for name, description in descriptions().items()
+        if description.carried or description.carries
+    }
     assert carried == {"train": (("state",), "start")}
 
 

@@ -81,11 +81,11 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
     _, documents, queries = encoded(tmp_path / "wanted")
     machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
     calls = cut_power(monkeypatch, module.Encoder, "prepare", after=None, note=rows_of)
-    _, found, asked = encoded(tmp_path / "found", machine=machine, shard=shard)
+    _, document_vectors, query_vectors = encoded(tmp_path / "found", machine=machine, shard=shard)
     seen = [(side, int(row)) for side, rows in calls for row in rows]
     assert len(seen) == len(set(seen)) == 40 + 16
-    np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(document_vectors, documents, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(query_vectors, queries, rtol=0, atol=1e-5)
 
 
 @pytest.mark.usefixtures("bf16")
@@ -149,6 +149,6 @@ def test_a_split_without_queries_is_a_mistake_that_changes_nothing(tmp_path: Pat
 
 def test_through_ray_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Machine) -> None:
     _, wanted, queries = encoded(tmp_path / "inline", shard=9)
-    _, found, asked = encoded(tmp_path / "ray", shard=9, machine=ray)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-6)
+    _, document_vectors, query_vectors = encoded(tmp_path / "ray", shard=9, machine=ray)
+    np.testing.assert_allclose(document_vectors, wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(query_vectors, queries, rtol=0, atol=1e-6)

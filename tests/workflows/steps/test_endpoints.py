@@ -46,7 +46,9 @@ def texts(data: Path, table: str) -> dict[str, str]:
 def found(data: Path, tmp_path: Path) -> dict[str, list[str]]:
     """Ten documents for each of the collection's queries, in the files of a ranking."""
     documents, queries = list(texts(data, "documents")), list(texts(data, "queries"))
-    lists = {query: [documents[(7 * at + 3 * place) % 40] for place in range(10)] for at, query in enumerate(queries)}
+    lists = {
+        query: [documents[(7 * number + 3 * place) % 40] for place in range(10)] for number, query in enumerate(queries)
+    }
     toy.write_ranking(tmp_path / "ranking", lists)
     return lists
 
@@ -149,8 +151,8 @@ def lines(path: Path) -> int:
 def done(folder: Path) -> int:
     """Number of answers in finished files whose answers were removed."""
     out = folder / "out"
-    left = {path.name.removeprefix("asked-").removesuffix(".jsonl") for path in out.glob("asked-*.jsonl")}
-    return sum(read_json(path)["answers"] for path in out.glob("usage-*.json") if path.stem[6:] not in left)
+    pending = {path.name.removeprefix("asked-").removesuffix(".jsonl") for path in out.glob("asked-*.jsonl")}
+    return sum(read_json(path)["answers"] for path in out.glob("usage-*.json") if path.stem[6:] not in pending)
 
 
 def test_documents_with_equal_texts_are_sent_once(data: Path, tmp_path: Path, endpoint: Server) -> None:
@@ -168,14 +170,14 @@ def test_queries_with_equal_texts_share_a_request(data: Path, tmp_path: Path, en
     first, second = [row for row in rows if row["split"] == "test"][:2]
     second["text"] = first["text"]
     pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), copied / "queries.parquet")
-    found = {first["query_id"]: ["d2", "d4"], second["query_id"]: ["d4", "d6"]}
-    toy.write_ranking(tmp_path / "ranking", found)
+    lists = {first["query_id"]: ["d2", "d4"], second["query_id"]: ["d4", "d6"]}
+    toy.write_ranking(tmp_path / "ranking", lists)
     summary = reranked(copied, tmp_path / "out", asking(endpoint), split="test")
     assert [len(body["documents"]) for body in endpoint.bodies] == [3]
     assert {key: summary[key] for key in ("pairs", "queries", "answers")} == {"pairs": 3, "queries": 2, "answers": 1}
     documents = texts(copied, "documents")
     for query, ranking in ranked(tmp_path / "out").items():
-        assert {name for name, _ in ranking} == set(found[query])
+        assert {name for name, _ in ranking} == set(lists[query])
         wanted = [score(first["text"], documents[name]) for name, _ in ranking]
         assert [value for _, value in ranking] == pytest.approx(wanted)
 
@@ -189,15 +191,15 @@ def test_vectors_have_length_one_and_the_order_of_the_table(
         (tmp_path / name).mkdir()
     options: dict[str, Any] = {"data": data, "endpoint": asking(endpoint, "embeddings"), "dtype": "float32"}
     summary = embed_documents_at(tmp_path / "documents", toy.INLINE, prompt="passage: ", shard=16, **options)
-    found = np.concatenate(list(document_shards(tmp_path / "documents")))
+    vectors = np.concatenate(list(document_shards(tmp_path / "documents")))
     wanted = [unit(f"passage: {text}") for text in texts(data, "documents").values()]
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(vectors, wanted, atol=1e-6)
     assert (summary["documents"], summary["tokens"]) == (40, TOKENS * summary["answers"])
     summary = embed_queries_at(tmp_path / "queries", toy.INLINE, prompt="query: ", split="test", **options)
-    names, asked = json.loads((tmp_path / "queries" / "queries.json").read_text()), texts(data, "queries")
+    names, queries = json.loads((tmp_path / "queries" / "queries.json").read_text()), texts(data, "queries")
     assert summary["queries"] == len(names)
-    found = np.load(tmp_path / "queries" / "queries.npy")
-    np.testing.assert_allclose(found, [unit(f"query: {asked[name]}") for name in names], atol=1e-6)
+    vectors = np.load(tmp_path / "queries" / "queries.npy")
+    np.testing.assert_allclose(vectors, [unit(f"query: {queries[name]}") for name in names], atol=1e-6)
     assert tiny.kept(tmp_path / "queries").keys() == {"queries.npy", "queries.json", "usage.json"}
 
 

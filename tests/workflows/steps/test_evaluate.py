@@ -42,19 +42,19 @@ def documents(names: Sequence[str]) -> pa.Table:
 def ranking(tmp_path: Path) -> Path:
     folder = tmp_path / "ranking"
     folder.mkdir()
-    found = {
+    columns = {
         "query_id": ["q1", "q1", "q2", "q2", "q9"],
         "doc_id": ["a", "b", "a", "b", "b"],
         "rank": [1, 2, 1, 2, 1],
         "score": [2.0, 1.0, 2.0, 1.0, 1.0],
     }
-    pq.write_table(pa.table(found, schema=RANKING), folder / "ranking.parquet")
+    pq.write_table(pa.table(columns, schema=RANKING), folder / "ranking.parquet")
     return folder
 
 
 def test_a_ranking_is_measured_on_the_queries_of_its_split(tmp_path: Path, data: Path, ranking: Path) -> None:
-    asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["MRR@10", "R@1"]}
-    summary = evaluate(tmp_path, None, **asked)
+    options = {"data": data, "ranking": ranking, "split": "test", "measures": ["MRR@10", "R@1"]}
+    summary = evaluate(tmp_path, None, **options)
     assert summary == {
         "measures": {"RR@10": pytest.approx((1 + 0.5 + 0) / 3), "R@1": pytest.approx(1 / 3)},
         "queries": 3,
@@ -63,7 +63,7 @@ def test_a_ranking_is_measured_on_the_queries_of_its_split(tmp_path: Path, data:
     table = pq.read_table(tmp_path / "per_query.parquet")
     assert table.schema.names == ["query_id", "measure", "value"]
     assert table["query_id"].to_pylist() == ["q1", "q2", "q3"] * 2
-    assert evaluate(tmp_path, None, **asked) == summary  # called again on the same place
+    assert evaluate(tmp_path, None, **options) == summary  # called again on the same place
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1_000])
@@ -72,24 +72,25 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
 ) -> None:
     """Queries in no order, some without results, some without a relevant document."""
     monkeypatch.setattr("sparring.workflows.steps.evaluate.ROWS", rows)
-    draw, queries = np.random.default_rng(0), [f"q{at}" for at in range(30)]
+    draw, queries = np.random.default_rng(0), [f"q{number}" for number in range(30)]
     judged = [
         {"query_id": query, "doc_id": f"d{document}", "relevance": int(draw.integers(0, 3)), "split": "test"}
         for query in queries
         for document in draw.permutation(8)[:3]
     ]
-    found = [
+    hits = [
         {"query_id": query, "doc_id": f"d{document}", "rank": rank, "score": 9.0 - rank, "hit": draw.random() < 0.3}
         for query in draw.permutation(queries)[:26].tolist()
         for rank, document in enumerate(draw.permutation(8)[:5], 1)
     ]
-    asked = [
-        {"query_id": q, "text": q, "answers": [["a"], []][at % 2], "split": "test"} for at, q in enumerate(queries)
+    questions = [
+        {"query_id": q, "text": q, "answers": [["a"], []][number % 2], "split": "test"}
+        for number, q in enumerate(queries)
     ]
-    qrels, ranking = pa.Table.from_pylist(judged, schema=QRELS), pa.Table.from_pylist(found, schema=ANSWERED)
+    qrels, ranking = pa.Table.from_pylist(judged, schema=QRELS), pa.Table.from_pylist(hits, schema=ANSWERED)
     for name, table in {
         "qrels": qrels,
-        "queries": pa.Table.from_pylist(asked, schema=QUERIES),
+        "queries": pa.Table.from_pylist(questions, schema=QUERIES),
         "ranking": ranking,
         "documents": documents("abcde"),
     }.items():
@@ -110,7 +111,7 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
     ]
     assert pq.read_table(tmp_path / "per_query.parquet") == pa.concat_tables(whole)
     measured = {row["query_id"] for table in whole for row in table.to_pylist()}
-    ranked = {row["query_id"] for row in found}
+    ranked = {row["query_id"] for row in hits}
     assert summary["queries"] == len(measured) > len(measured & ranked)
     assert summary["without_results"] == len(measured - ranked)
     of_measured = ranking.filter(pc.is_in(ranking["query_id"], value_set=pa.array(sorted(measured), pa.large_string())))
@@ -132,11 +133,11 @@ def test_ties_that_decide_a_measure_for_many_queries_are_named(tmp_path: Path, d
 
 def test_a_measure_that_looks_further_than_the_ranking_is_named(tmp_path: Path, data: Path, ranking: Path) -> None:
     """Where the collection has more documents."""
-    asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["RR@10", "R@2", "R@100", "AP"]}
-    assert "note" not in evaluate(tmp_path, None, **asked)
+    options = {"data": data, "ranking": ranking, "split": "test", "measures": ["RR@10", "R@2", "R@100", "AP"]}
+    assert "note" not in evaluate(tmp_path, None, **options)
     pq.write_table(documents("abc"), data / "documents.parquet")
     says = "The ranking ends at rank 2, so RR@10, R@100 may be too low."
-    assert evaluate(tmp_path, None, **asked)["note"] == says
+    assert evaluate(tmp_path, None, **options)["note"] == says
 
 
 def test_entropy_is_measured_where_asked(tmp_path: Path, data: Path, ranking: Path) -> None:
@@ -161,7 +162,7 @@ def measured(folder: Path, values: list[float], measure: str = "RR@10") -> Path:
     return folder
 
 
-def system(name: str, seed: int, metrics: Path, **about: Any) -> dict[str, Any]:
+def system(name: str, seed: int, metrics: Path, **fields: Any) -> dict[str, Any]:
     return {
         "system": name,
         "round": None,
@@ -169,7 +170,7 @@ def system(name: str, seed: int, metrics: Path, **about: Any) -> dict[str, Any]:
         "split": "test",
         "seed": seed,
         "metrics": metrics,
-        **about,
+        **fields,
     }
 
 
@@ -237,9 +238,9 @@ def test_a_comparison_goes_over_all_seeds_that_both_have(tmp_path: Path) -> None
     ]
     queries, crossed = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
     assert (queries["test"], crossed["test"]) == (THIS_TRAINING, THE_METHOD)
-    for one in (queries, crossed):
-        assert one["seeds"] == [1, 3]
-        assert one["difference"] == pytest.approx(0.2)
+    for comparison in (queries, crossed):
+        assert comparison["seeds"] == [1, 3]
+        assert comparison["difference"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -264,22 +265,22 @@ def test_others_rankings_are_compared_with_what_a_run_is_for(
     values = {"BM25": 0.2, "old": 0.1, "new": 0.3, "theirs": 0.4}
     systems = [system(name, 1, measured(tmp_path / name, [value, 0.5])) for name, value in values.items()]
     (tmp_path / "selection.json").write_text(json.dumps({"split": "dev", **selection}))
-    asked = [{"system": "new", "baseline": "old"}, {"system": None, "baseline": "theirs"}]
-    results(tmp_path, None, systems=systems, comparisons=asked, selection=tmp_path if selection else None, rounds=100)
-    found = json.loads((tmp_path / "metrics.json").read_text())["comparisons"]
-    assert [(one["system"], one["baseline"]) for one in found] == expected
+    pairs = [{"system": "new", "baseline": "old"}, {"system": None, "baseline": "theirs"}]
+    results(tmp_path, None, systems=systems, comparisons=pairs, selection=tmp_path if selection else None, rounds=100)
+    comparisons = json.loads((tmp_path / "metrics.json").read_text())["comparisons"]
+    assert [(comparison["system"], comparison["baseline"]) for comparison in comparisons] == expected
 
 
 def test_p_is_corrected_within_a_table(tmp_path: Path) -> None:
     """Two comparisons on one collection are a family; the one on another is alone."""
     values = {"old": [0.1, 0.5, 0.3, 0.2, 0.4], "new": [0.3, 0.6, 0.4, 0.5, 0.4], "last": [0.2, 0.4, 0.6, 0.2, 0.4]}
     systems = [
-        system(name, 1, measured(tmp_path / place / name, of), collection=place)
+        system(name, 1, measured(tmp_path / place / name, scores), collection=place)
         for place, names in (("c1", ("old", "new", "last")), ("c2", ("old", "new")))
-        for name, of in ((name, values[name]) for name in names)
+        for name, scores in ((name, values[name]) for name in names)
     ]
-    asked = [{"system": name, "baseline": "old"} for name in ("new", "last")]
-    first, alone, second = gathered(tmp_path, systems, asked)["comparisons"]
+    pairs = [{"system": name, "baseline": "old"} for name in ("new", "last")]
+    first, alone, second = gathered(tmp_path, systems, pairs)["comparisons"]
     assert (first["collection"], alone["collection"], second["collection"]) == ("c1", "c2", "c1")
     assert first["p_holm"] == pytest.approx(2 * first["p"])
     assert second["p_holm"] == second["p"] > first["p_holm"]
@@ -293,8 +294,8 @@ def test_collections_and_measures_are_compared_each_with_its_own(tmp_path: Path)
         for place in ("c1", "c2")
     ]
     systems.append(system("new", 1, measured(tmp_path / "only new", [0.5]), collection="c3"))
-    found = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
-    assert [one["collection"] for one in found] == ["c1", "c2"]
+    comparisons = gathered(tmp_path, systems, [{"system": "new", "baseline": "old"}])["comparisons"]
+    assert [comparison["collection"] for comparison in comparisons] == ["c1", "c2"]
 
 
 def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
@@ -319,24 +320,24 @@ def test_mistakes_in_what_to_compare_are_named(tmp_path: Path) -> None:
 @pytest.fixture
 def answered(tmp_path: Path, data: Path) -> Path:
     """q1's second document and q5's third bear answers; q5 has no judgement, q2 no answer, q3 no results."""
-    asked = [
+    questions = [
         ("q1", ["x"], "test"),
         ("q2", [], "test"),
         ("q3", ["y"], "test"),
         ("q5", ["z"], "test"),
         ("q9", ["z"], "dev"),
     ]
-    queries = [{"query_id": name, "text": name, "answers": a, "split": split} for name, a, split in asked]
+    queries = [{"query_id": name, "text": name, "answers": a, "split": split} for name, a, split in questions]
     pq.write_table(pa.Table.from_pylist(queries, schema=QUERIES), data / "queries.parquet")
     folder = tmp_path / "answered"
     folder.mkdir()
     hits = {("q1", 2), ("q5", 3)}
-    found = [
+    rows = [
         {"query_id": name, "doc_id": doc, "rank": rank, "score": 9.0 - rank, "hit": (name, rank) in hits}
         for name in ("q1", "q2", "q5", "q9")
         for rank, doc in enumerate("abcd", 1)
     ]
-    pq.write_table(pa.Table.from_pylist(found, schema=ANSWERED), folder / "ranking.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=ANSWERED), folder / "ranking.parquet")
     return folder
 
 
@@ -372,24 +373,24 @@ def test_a_sample_is_the_same_for_every_system(tmp_path: Path, data: Path, ranki
     for name, queries in (("all", None), ("two", 2), ("again", 2)):
         places[name] = tmp_path / name
         places[name].mkdir()
-        found = evaluate(
+        summary = evaluate(
             places[name], None, data=data, ranking=ranking, split="test", measures=["RR@10"], queries=queries
         )
-        assert found["queries"] == (queries or 3)
+        assert summary["queries"] == (queries or 3)
     tables = {name: pq.read_table(place / "per_query.parquet") for name, place in places.items()}
     assert tables["two"].equals(tables["again"])
     assert tables["two"].equals(of_queries(tables["all"], tables["two"]))
-    [one] = compare([tables["two"]], [tables["all"]], seed=0)
-    assert (one["difference"], one["queries"], one["p"]) == (0, 2, 1)
-    other = tables["all"].filter(pc.not_equal(tables["all"]["query_id"], tables["two"]["query_id"][0]))
+    [comparison] = compare([tables["two"]], [tables["all"]], seed=0)
+    assert (comparison["difference"], comparison["queries"], comparison["p"]) == (0, 2, 1)
+    rest = tables["all"].filter(pc.not_equal(tables["all"]["query_id"], tables["two"]["query_id"][0]))
     with pytest.raises(ValueError, match="measured on different queries"):
-        compare([tables["two"]], [other], seed=0)
+        compare([tables["two"]], [rest], seed=0)
 
 
 def test_judgements_and_answers_are_looked_at_in_one_sample(tmp_path: Path, data: Path, answered: Path) -> None:
-    asked = {"data": data, "ranking": answered, "split": "test", "measures": ["RR@10", "Answer@2"]}
+    options = {"data": data, "ranking": answered, "split": "test", "measures": ["RR@10", "Answer@2"]}
     everything, sample = [
-        (evaluate(tmp_path, None, **asked, queries=queries), pq.read_table(tmp_path / "per_query.parquet"))
+        (evaluate(tmp_path, None, **options, queries=queries), pq.read_table(tmp_path / "per_query.parquet"))
         for queries in (None, 2)
     ]
     assert (everything[0]["queries"], sample[0]["queries"]) == (4, 2)
@@ -397,6 +398,6 @@ def test_judgements_and_answers_are_looked_at_in_one_sample(tmp_path: Path, data
     assert sample[1].equals(of_queries(everything[1], sample[1]))
 
 
-def of_queries(values: pa.Table, others: pa.Table) -> pa.Table:
+def of_queries(values: pa.Table, reference: pa.Table) -> pa.Table:
     """The values of those queries that another table has values of."""
-    return values.filter(pc.is_in(values["query_id"], value_set=others["query_id"].combine_chunks()))
+    return values.filter(pc.is_in(values["query_id"], value_set=reference["query_id"].combine_chunks()))

@@ -44,11 +44,11 @@ def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeyp
     texts = {
         row["doc_id"]: f"{row['title']} {row['text']}" for row in pq.read_table(data / "documents.parquet").to_pylist()
     }
-    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    questions = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
     for row in rows:
         whole = " ".join(texts[f"d{(int(row['query_id'][1:]) + 3 * k) % 40}"] for k in range(5)).split()
         assert set(row["text"].split()) <= set(whole)
-        assert not set(row["text"].split()) & set(asked[row["query_id"]].split())
+        assert not set(row["text"].split()) & set(questions[row["query_id"]].split())
     assert {row["query_id"] for row in rows} == {f"q{i}" for i in range(24) if i % 3 or not i % 2} - {"q2"}
     assert summary["not_expanded"] == 1
     # Neither the size of a piece nor the splits asked for with it change what is drawn.
@@ -94,8 +94,8 @@ def test_from_a_file(tmp_path: Path, data: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = FileConfig(path=str(path), field="titles", separator=" *** ")
     summary = expand_from_file(place(tmp_path / "out"), toy.INLINE, data=data, splits=["test"], config=config)
-    asked = check(pq.read_table(tmp_path / "out" / "queries.parquet"), QUERIES, source="out")
-    assert asked["query_id"].to_pylist() == ["q0#1", "q0#2", "q6#1", "q6#2"]
+    queries = check(pq.read_table(tmp_path / "out" / "queries.parquet"), QUERIES, source="out")
+    assert queries["query_id"].to_pylist() == ["q0#1", "q0#2", "q6#1", "q6#2"]
     note = "The file has no expansion for 2 of the 4 queries, which stay as they are."
     assert summary == {"expansions": 4, "queries": 2, "a_query": 2.0, "not_expanded": 2, "note": note}
     with pytest.raises(UserError, match="no expansion of any query of dev"):
@@ -118,10 +118,10 @@ def test_several_models_write_for_what_each_has_not_seen(
         )
         assert summary["generated"] == 3 * 20
         assert 0 < summary["tokens"] <= 3 * 20 * 6
-        found: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for row in pq.read_table(out / expansions.FILE).to_pylist():
-            found.setdefault(row["query_id"], []).append(row["text"])
-        return found
+            texts.setdefault(row["query_id"], []).append(row["text"])
+        return texts
 
     first, second, both = (write(n, toy.INLINE, m) for n, m in (("a", starts[:1]), ("b", starts[1:]), ("c", starts)))
     assert first != second
@@ -153,19 +153,19 @@ def test_a_killed_attempts_tokens_are_counted(tmp_path: Path, data: Path, monkey
 def test_all_expansions_in_a_row(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:
     out = place(tmp_path / "concat")
     expand.concatenated(out, toy.INLINE, data=data, expanded=chain["expanded"])
-    each: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for row in pq.read_table(chain["expanded"] / expansions.FILE).to_pylist():
-        each.setdefault(row["query_id"], []).append(row["text"])
+        texts.setdefault(row["query_id"], []).append(row["text"])
     for row in pq.read_table(out / expansions.FILE).to_pylist():
-        assert (row["number"], row["text"]) == (1, " ".join(each.pop(row["query_id"])))
-    assert not each
+        assert (row["number"], row["text"]) == (1, " ".join(texts.pop(row["query_id"])))
+    assert not texts
 
 
 def test_what_was_chosen_is_asked_instead(
     chain: dict[str, Path], data: Path, tokens: Path, retriever: Path, tmp_path: Path
 ) -> None:
     """A collection with other queries, whose documents' tokens are those that are there."""
-    choices, out, made, whole = (place(tmp_path / name) for name in ("choices", "out", "made", "whole"))
+    choices, out, query_tokens, whole = (place(tmp_path / name) for name in ("choices", "out", "made", "whole"))
     choose.choose(
         choices,
         toy.INLINE,
@@ -183,17 +183,18 @@ def test_what_was_chosen_is_asked_instead(
     }
     for row in pq.read_table(out / "queries.parquet").to_pylist():
         text = next(
-            one["text"]
-            for one in pq.read_table(data / "queries.parquet").to_pylist()
-            if one["query_id"] == row["query_id"]
+            query["text"]
+            for query in pq.read_table(data / "queries.parquet").to_pylist()
+            if query["query_id"] == row["query_id"]
         )
         assert row["text"] == f"{text} ? {first[row['query_id']]}"
-    tokenize_queries(made, toy.INLINE, data=out, model=retriever, documents=tokens, config=TokenizeConfig())
+    tokenize_queries(query_tokens, toy.INLINE, data=out, model=retriever, documents=tokens, config=TokenizeConfig())
     tokenize(whole, toy.INLINE, data=out, model=retriever, config=TokenizeConfig())
-    ours, theirs = (
-        {name: digest for name, digest in tiny.kept(folder).items() if "/" not in name} for folder in (made, whole)
+    rows, expected = (
+        {name: digest for name, digest in tiny.kept(folder).items() if "/" not in name}
+        for folder in (query_tokens, whole)
     )
-    assert ours == theirs
+    assert rows == expected
 
 
 def test_expansions_of_several_generators_are_joined(chain: dict[str, Path], data: Path, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def asked(data: Path) -> list[tuple[str, str]]:
 
 def given(data: Path, out: Path, path: Path, k: int = 10, **more: Any) -> list[tuple[str, str, int]]:
     out.mkdir(exist_ok=True)
-    said = rank_from_file(out, toy.INLINE, data=data, split="test", k=k, config=RankingFile(path=str(path), **more))
-    (out / "said.json").write_text(json.dumps(said))
+    summary = rank_from_file(out, toy.INLINE, data=data, split="test", k=k, config=RankingFile(path=str(path), **more))
+    (out / "said.json").write_text(json.dumps(summary))
     rows = pq.read_table(out / "ranking.parquet").to_pylist()
     return [(row["query_id"], row["doc_id"], row["rank"]) for row in rows]
 
@@ -45,21 +45,21 @@ def test_a_run_file_is_ranked_by_its_scores(data: Path, tmp_path: Path) -> None:
 
 def test_a_querys_own_document_is_left_out_of_another_systems_ranking_too(data: Path, tmp_path: Path) -> None:
     query = asked(data)[0][0]
-    own = toy.with_own(tmp_path / "data", data, [(query, "d2")])
+    folder = toy.with_own(tmp_path / "data", data, [(query, "d2")])
     path = tmp_path / "other.run"
     path.write_text("".join(f"{query} Q0 d{number} {number} {1 / number} x\n" for number in (1, 2, 3, 4)))
-    assert given(own, tmp_path / "out", path, k=2) == [(query, "d1", 1), (query, "d3", 2)]
+    assert given(folder, tmp_path / "out", path, k=2) == [(query, "d1", 1), (query, "d3", 2)]
 
 
 def test_a_file_of_dprs_is_ranked_as_it_stands(data: Path, tmp_path: Path) -> None:
     """Questions are found by their text, in any order; a document counts once, and a question."""
-    (one, first), (two, second) = asked(data)[:2]
+    (first_id, first), (two, second) = asked(data)[:2]
     contexts = [{"id": "wiki:d4"}, {"passage_id": "d1"}, {"psg_id": "d4"}]
     path = tmp_path / "other.json"
     again = [{"question": second, "ctxs": [{"id": "d9"}, {"id": "d4"}]}]
-    found = [{"question": second, "ctxs": contexts[:1]}, {"question": first, "ctxs": contexts}, *again]
-    path.write_text(json.dumps(found))
-    assert given(data, tmp_path / "out", path) == [(two, "d4", 1), (one, "d4", 1), (one, "d1", 2)]
+    entries = [{"question": second, "ctxs": contexts[:1]}, {"question": first, "ctxs": contexts}, *again]
+    path.write_text(json.dumps(entries))
+    assert given(data, tmp_path / "out", path) == [(two, "d4", 1), (first_id, "d4", 1), (first_id, "d1", 2)]
 
 
 def test_apostrophes_of_either_kind_are_one(data: Path, tmp_path: Path) -> None:
@@ -68,12 +68,12 @@ def test_apostrophes_of_either_kind_are_one(data: Path, tmp_path: Path) -> None:
     query = asked(data)[0][0]
     for row in rows:
         row["text"] = "the dog\u2019s" if row["query_id"] == query else row["text"]
-    other = shutil.copytree(data, tmp_path / "data")
-    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), other / "queries.parquet")
+    folder = shutil.copytree(data, tmp_path / "data")
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     for number, question in enumerate(["the dog\u2019s", "the dog's"]):
         path = tmp_path / f"{number}.jsonl"
         path.write_text(json.dumps({"question": question, "ctxs": [{"id": "d4"}]}) + "\n")
-        assert given(other, tmp_path / "out", path) == [(query, "d4", 1)]
+        assert given(folder, tmp_path / "out", path) == [(query, "d4", 1)]
 
 
 def test_queries_of_other_splits_are_left_out(data: Path, tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_of_two_queries_with_one_text_the_splits_is_meant(data: Path, tmp_path: 
     query, question = asked(data)[0]
     for row in rows:
         row["text"] = question if row["split"] != "test" else row["text"]
-    other = shutil.copytree(data, tmp_path / "data")
-    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), other / "queries.parquet")
+    folder = shutil.copytree(data, tmp_path / "data")
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     path = tmp_path / "other.json"
     path.write_text(json.dumps([{"question": question, "ctxs": [{"id": "d4"}]}]))
-    assert given(other, tmp_path / "out", path) == [(query, "d4", 1)]
+    assert given(folder, tmp_path / "out", path) == [(query, "d4", 1)]
 
 
 def test_all_queries_of_the_split_with_a_text_have_its_ranking(data: Path, tmp_path: Path) -> None:
@@ -102,12 +102,12 @@ def test_all_queries_of_the_split_with_a_text_have_its_ranking(data: Path, tmp_p
     (first, question), (second, _) = asked(data)[:2]
     for row in rows:
         row["text"] = question if row["query_id"] == second else row["text"]
-    other = shutil.copytree(data, tmp_path / "data")
-    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), other / "queries.parquet")
+    folder = shutil.copytree(data, tmp_path / "data")
+    pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     path = tmp_path / "other.JSONL"
     path.write_text(json.dumps({"question": question, "ctxs": [{"id": "d4"}, {"id": "d2"}]}) + "\n")
-    found = given(other, tmp_path / "out", path)
-    assert found == [(query, doc, rank) for query in (first, second) for rank, doc in ((1, "d4"), (2, "d2"))]
+    hits = given(folder, tmp_path / "out", path)
+    assert hits == [(query, doc, rank) for query in (first, second) for rank, doc in ((1, "d4"), (2, "d2"))]
 
 
 def test_a_run_file_may_have_json_within_its_name(data: Path, tmp_path: Path) -> None:
@@ -128,17 +128,17 @@ DROPPED = {
 @pytest.mark.parametrize("name", DROPPED)
 def test_what_the_collection_has_not_can_be_dropped(data: Path, tmp_path: Path, name: str) -> None:
     """The others move up, before the ranking is cut; a query of which nothing is left has no results."""
-    (query, question), (other, more) = asked(data)[:2]
-    text = DROPPED[name].replace("{query}", query).replace("{other}", other)
+    (query, question), (second, more) = asked(data)[:2]
+    text = DROPPED[name].replace("{query}", query).replace("{other}", second)
     (tmp_path / name).write_text(text.replace("{text}", question).replace("{more}", more))
-    found = given(data, tmp_path / "out", tmp_path / name, k=2, unknown="drop")
-    assert found == [(query, "d2", 1), (query, "d1", 2)]
+    hits = given(data, tmp_path / "out", tmp_path / name, k=2, unknown="drop")
+    assert hits == [(query, "d2", 1), (query, "d1", 2)]
     queries = len(asked(data))
-    said = json.loads((tmp_path / "out" / "said.json").read_text())
-    note = said.pop("note")
+    summary = json.loads((tmp_path / "out" / "said.json").read_text())
+    note = summary.pop("note")
     assert note.startswith(f"The file has no results for {queries - 1} of the {queries} queries of test. ")
     assert note.endswith(" 3 of its 5 rows name documents that the collection lacks, and were dropped.")
-    assert said == {
+    assert summary == {
         "queries": queries,
         "without_results": queries - 1,
         "of_other_splits": int(name == "a.run"),
@@ -185,7 +185,7 @@ def test_it_is_a_system_of_its_split_alone(beir: Path, encoder: Path, tmp_path: 
     tree: dict[str, Any] = tiny.ear(beir, encoder)
     tree["evaluate"] = {"other_rankings": {"SEAL": {"path": "seal.json"}, "elsewhere": {"path": "a.run", "split": "x"}}}
     tree["with_dense"] = ["first expansion", "SEAL", "elsewhere"]
-    systems = {one.name for one in loading.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.rows}
+    systems = {system.name for system in loading.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.rows}
     assert {"SEAL", "SEAL + dense", "first expansion + dense"} <= systems
     assert not {"elsewhere", "elsewhere + dense"} & systems
     tree["with_dense"] = ["CCS"]
@@ -197,7 +197,7 @@ def in_two_forms(folder: Path) -> tuple[Path, Path]:
     """A collection whose ids are in NFC, and another system's ranking of it whose ids are in NFD."""
     folder.mkdir()
     name = "caf\u00e9"
-    texts = [f"{name}-{at}" for at in (1, 2)]
+    texts = [f"{name}-{number}" for number in (1, 2)]
     documents = {"doc_id": texts, "title": ["", ""], "text": ["one", "two"]}
     queries = {"query_id": [f"q-{name}"], "text": ["asked?"], "answers": [[]], "split": ["test"]}
     pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet")
@@ -246,9 +246,9 @@ def test_the_collections_form_is_that_of_its_rankings_and_judgements(tmp_path: P
         "other_rankings": {"theirs": {"path": "x.run"}},
         "other_qrels": {"others": {"format": "beir", "path": "data/others"}},
     }
-    made = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), ["data.ids=NFC"], Path("runs"))
-    ranked = [node for node in graph(made.wanted) if node.function is rank_from_file]
+    plan = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), ["data.ids=NFC"], Path("runs"))
+    ranked = [node for node in graph(plan.wanted) if node.function is rank_from_file]
     assert ranked
     assert all(node.inputs["config"].ids == "NFC" for node in ranked)
-    read = [node.inputs["source"] for node in graph(made.wanted) if node.function is ingest]
+    read = [node.inputs["source"] for node in graph(plan.wanted) if node.function is ingest]
     assert {source.path: source.ids for source in read} == {"data/toy": "NFC", "data/others": "NFC"}

@@ -53,8 +53,8 @@ class Collection:
         for split, judged in self.qrels.items():
             text = "\n".join(["query-id\tcorpus-id\tscore", *judged, ""])
             (self.path / "qrels" / f"{split}.tsv").write_text(text)
-        found: base.Source = base.declared({"format": "beir", "path": str(self.path), **keys})
-        return found
+        source: base.Source = base.declared({"format": "beir", "path": str(self.path), **keys})
+        return source
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def collection(tmp_path: Path) -> Collection:
 
 def rows(out: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table."""
-    found: list[dict[str, Any]] = pq.read_table(out / f"{name}.parquet").to_pylist()
-    return found
+    records: list[dict[str, Any]] = pq.read_table(out / f"{name}.parquet").to_pylist()
+    return records
 
 
 def test_three_tables_and_a_summary(out: Path, collection: Collection) -> None:
@@ -143,8 +143,8 @@ def test_bad_input_is_one_clear_line(out: Path, collection: Collection, where: s
         ingest(out, None, source=collection.source())
     folder = collection.path / "qrels" if where == "qrels" else collection.path
     assert str(caught.value).startswith(f"{folder}/{message}")
-    how = "Convert the file (iconv -f CP1252 -t UTF-8)" if "UTF-8" in message else "Fix the record"
-    assert str(caught.value).endswith(f". {how}, or set data.on_bad: drop.")
+    remedy = "Convert the file (iconv -f CP1252 -t UTF-8)" if "UTF-8" in message else "Fix the record"
+    assert str(caught.value).endswith(f". {remedy}, or set data.on_bad: drop.")
     assert "\n" not in str(caught.value)
     name = {"corpus": "documents", "queries": "queries", "qrels": "qrels"}[where]
     assert not (out / f"{name}.parquet").exists()
@@ -367,9 +367,9 @@ def test_real_collections(out: Path, name: str, documents: int, judgements: dict
     if source.missing():
         pytest.skip(f"data/{name} is not here ({os.environ.get('SPARRING_DATA') or 'SPARRING_DATA is not set'})")
     summary = ingest(out, None, source=source)
-    found = summary["judgements"]
+    counts = summary["judgements"]
     assert summary["documents"] == documents
-    assert {"train+dev": found.get("train", 0) + found.get("dev", 0), "test": found["test"]} == judgements
+    assert {"train+dev": counts.get("train", 0) + counts.get("dev", 0), "test": counts["test"]} == judgements
     assert summary["dropped"] == {}
     assert "unjudged" not in summary["queries"]
 
@@ -446,7 +446,7 @@ def test_queries_of_the_same_text_are_drawn_into_the_same_split(out: Path, colle
 
     def drawn(queries: list[dict[str, str]]) -> dict[str, str]:
         collection.queries = queries
-        collection.qrels = {"train": [f"{one['_id']}\td0\t1" for one in queries]}
+        collection.qrels = {"train": [f"{query['_id']}\td0\t1" for query in queries]}
         ingest(out, None, source=collection.source(hold_out=shares))
         splits = {row["query_id"]: row["split"] for row in rows(out, "queries")}
         assert {row["query_id"]: row["split"] for row in rows(out, "qrels")} == splits
@@ -454,7 +454,7 @@ def test_queries_of_the_same_text_are_drawn_into_the_same_split(out: Path, colle
 
     before, both = drawn(alone), drawn([*twins, *alone])
     assert {both[f"twin{n}"] == both[f"q{n}"] for n in range(100)} == {True}
-    assert {one: both[one] for one in before} == before
+    assert {name: both[name] for name in before} == before
     assert set(Counter(both[f"twin{n}"] for n in range(100))) == {"train", "dev", "test"}
 
 
@@ -480,9 +480,9 @@ def test_shares_that_do_not_overlap_have_no_query_in_common(out: Path, collectio
     for start in (0.0, 0.25, 0.5, 0.75):
         shares = {"train": {"of": "test", "start": (start + 0.25) % 1, "share": 0.75}}
         ingest(out, None, source=collection.source(hold_out=shares))
-        left = [row["query_id"] for row in rows(out, "queries") if row["split"] == "test"]
-        assert 50 < len(left) < 100
-        dealt += left
+        query_ids = [row["query_id"] for row in rows(out, "queries") if row["split"] == "test"]
+        assert 50 < len(query_ids) < 100
+        dealt += query_ids
     assert sorted(dealt) == sorted(f"q{n}" for n in range(300))
 
 
@@ -533,8 +533,8 @@ def test_queries_that_are_trained_on_under_another_id_are_told(out: Path, collec
     collection.queries += [{"_id": "q8", "text": "what is 0?"}, {"_id": "q9", "text": "what is 7?"}]
     collection.qrels["test"] += ["q8\td0\t1", "q9\td1\t1"]
     summary = ingest(out, None, source=collection.source())
-    told = "queries with the text of a training query, which flatters trained systems: 1 of the 3 of test"
-    assert summary["note"] == told
+    note = "queries with the text of a training query, which flatters trained systems: 1 of the 3 of test"
+    assert summary["note"] == note
 
 
 def test_queries_that_are_documents_are_told_of(out: Path, collection: Collection) -> None:

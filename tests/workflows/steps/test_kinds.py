@@ -56,8 +56,8 @@ class Recipe(Config):
 
 def config(name: str, encoder: Path, **options: Any) -> Any:
     """A retriever's config, as YAML names its kind."""
-    about = {"kind": name, "model": str(encoder), "query_tokens": 8, "document_tokens": 24, "dropout": 0.0}
-    return parse(Recipe, {"retriever": {**about, **options}}, where="recipe").retriever
+    settings = {"kind": name, "model": str(encoder), "query_tokens": 8, "document_tokens": 24, "dropout": 0.0}
+    return parse(Recipe, {"retriever": {**settings, **options}}, where="recipe").retriever
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +150,8 @@ def test_copies_of_a_document_have_the_same_representation(run: Callable[[str], 
     copies = np.flatnonzero(same != np.arange(len(same)))
     assert len(copies)
     for copy in copies:
-        for ours, first in zip(rows[copy].values, rows[same[copy]].values, strict=True):
-            np.testing.assert_array_equal(ours, first)
+        for vector, first in zip(rows[copy].values, rows[same[copy]].values, strict=True):
+            np.testing.assert_array_equal(vector, first)
 
 
 @KINDS
@@ -177,8 +177,8 @@ def test_an_index_is_built_and_searched_in_shards(run: Callable[[str], Path], tm
     summary = search(tmp_path / "out", INLINE, config=options, index=tmp_path / "index", **inputs)
     assert summary[f"recall@{K} of exact"] == 1.0
     pairs = [
-        [(row["query_id"], row["doc_id"]) for row in table(at, name)]
-        for at, name in ((place, "end-ranking"), (tmp_path, "out"))
+        [(row["query_id"], row["doc_id"]) for row in table(folder, name)]
+        for folder, name in ((place, "end-ranking"), (tmp_path, "out"))
     ]
     assert pairs[0] == pairs[1]
 
@@ -240,9 +240,9 @@ def test_an_unknown_kind_is_a_mistake_of_the_config(encoder: Path, name: str) ->
 def test_the_source_of_a_users_kind_is_part_of_the_identity(encoder: Path) -> None:
     from sparring.workflows.steps.start import start
 
-    ours, theirs = (step("start", start, config=config(name, encoder)) for name in ("dense", SPARSE))
-    assert ours.code == {}
-    assert theirs.code.keys() == {SPARSE}
+    dense, sparse = (step("start", start, config=config(name, encoder)) for name in ("dense", SPARSE))
+    assert dense.code == {}
+    assert sparse.code.keys() == {SPARSE}
 
 
 # Two workers

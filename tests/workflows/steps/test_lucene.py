@@ -47,11 +47,11 @@ def collection(tmp_path_factory):
         "title": [draw.choice(["", "Weather"]) for _ in texts],
         "text": texts,
     }
-    asked = [" ".join(draw.choices([*WORDS, "weather", "\U0001f98a"], k=3)) for _ in range(38)] + ["the", "?!"]
+    questions = [" ".join(draw.choices([*WORDS, "weather", "\U0001f98a"], k=3)) for _ in range(38)] + ["the", "?!"]
     queries = {
         "query_id": [f"q{i}" for i in range(40)],
-        "text": asked,
-        "answers": [[] for _ in asked],
+        "text": questions,
+        "answers": [[] for _ in questions],
         "split": ["dev" if i % 4 else "test" for i in range(40)],
     }
     pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet", row_group_size=50)
@@ -94,11 +94,11 @@ print(json.dumps([[q, h.docid, r, h.score] for q in queries for r, h in enumerat
 @pytest.mark.timeout(120)
 def test_rankings_are_pyserinis_and_the_index_opens_there(collection, index, ranking):
     queries = pq.read_table(collection / "queries.parquet")
-    asked = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
+    texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     done = subprocess.run(
         [sys.executable, "-c", PYSERINI, str(index / "index")],
         cwd=ROOT,
-        input=json.dumps(asked),
+        input=json.dumps(texts),
         env={**os.environ, "OPENAI_API_KEY": "none"},
         capture_output=True,
         text=True,
@@ -178,9 +178,9 @@ def test_parts_rank_as_one_index_to_the_bit(monkeypatch, sparse, tmp_path, rows,
     assert summaries[0] == summaries[1] == {**summaries[0], "documents": 100, "blank": 21}
     assert {path.name for path in (tmp_path / "parts").iterdir()} <= {"index", *tiny.UNTIL_DONE}
     assert len(list((tmp_path / "parts" / "index").glob("*.si"))) == 1  # a segment, as fast to search as any
-    one, merged = (found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse) for name in ("one", "parts"))
-    assert merged.equals(one)
-    assert len(set(one["score"].to_pylist())) < len(one) / 2  # most are decided by ids
+    single, merged = (found_in(tmp_path / f"{name} ranking", tmp_path / name, sparse) for name in ("one", "parts"))
+    assert merged.equals(single)
+    assert len(set(single["score"].to_pylist())) < len(single) / 2  # most are decided by ids
 
 
 def test_parts_keep_term_vectors(monkeypatch, sparse, tmp_path):
@@ -236,13 +236,13 @@ def test_goes_on_where_it_was(monkeypatch, collection, index, ranking, tmp_path)
     parts = tmp_path / "ranking.parquet"
     write_ranking_part(parts / "00000001.parquet", [marked], RANKING)
     (parts / ".00000000.parquet.0123abcd").write_text("half")
-    found = retrieved(tmp_path, INLINE, collection, index).to_pylist()
+    rows = retrieved(tmp_path, INLINE, collection, index).to_pylist()
     kept = [row for row in ranking.to_pylist() if not 15 <= int(row["query_id"][1:]) < 30]
-    at = sum(int(row["query_id"][1:]) < 15 for row in kept)
-    assert found == [*kept[:at], *marked.to_pylist(), *kept[at:]]
+    position = sum(int(row["query_id"][1:]) < 15 for row in kept)
+    assert rows == [*kept[:position], *marked.to_pylist(), *kept[position:]]
     assert not [path.name for path in parts.iterdir() if path.name.startswith(".")]
     # Killed after the table and before the record: nothing is searched again, so the mark is still there.
-    assert retrieved(tmp_path, INLINE, collection, index).to_pylist() == found
+    assert retrieved(tmp_path, INLINE, collection, index).to_pylist() == rows
 
 
 @pytest.mark.parametrize(
@@ -291,25 +291,25 @@ def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
         config=BM25Config(),
         rm3=rm3,
     )
-    found = pq.read_table(tmp_path / "ranking" / "ranking.parquet")
-    assert found.schema.equals(RANKING)
-    assert found != ranking
+    table = pq.read_table(tmp_path / "ranking" / "ranking.parquet")
+    assert table.schema.equals(RANKING)
+    assert table != ranking
     queries = pq.read_table(collection / "queries.parquet")
-    asked = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
+    texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     script = PYSERINI.replace(
         "lucene.keep_ties", "searcher.set_rm3(fb_terms=3, fb_docs=4, original_query_weight=0.4)\nlucene.keep_ties"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "index" / "index")],
         cwd=ROOT,
-        input=json.dumps(asked),
+        input=json.dumps(texts),
         env={**os.environ, "OPENAI_API_KEY": "none"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [list(row.values()) for row in found.to_pylist()] == json.loads(done.stdout.splitlines()[-1])
+    assert [list(row.values()) for row in table.to_pylist()] == json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.timeout(300)
@@ -328,7 +328,7 @@ def test_feedback_adds_words_of_other_letters(tmp_path):
     for name in ("index", "ranking-True", "ranking-False"):
         (tmp_path / name).mkdir()
     lucene_index(tmp_path / "index", INLINE, data=tmp_path, config=VectorIndexConfig(language="ru"))
-    found = {}
+    doc_ids = {}
     for kept in (True, False):
         out = tmp_path / f"ranking-{kept}"
         lucene_feedback(
@@ -341,8 +341,8 @@ def test_feedback_adds_words_of_other_letters(tmp_path):
             config=BM25Config(),
             rm3=RM3Config(documents=2, filter_terms=kept),
         )
-        found[kept] = set(pq.read_table(out / "ranking.parquet")["doc_id"].to_pylist())
-    assert found == {True: {"a", "b"}, False: {"a", "b", "c"}}
+        doc_ids[kept] = set(pq.read_table(out / "ranking.parquet")["doc_id"].to_pylist())
+    assert doc_ids == {True: {"a", "b"}, False: {"a", "b", "c"}}
 
 
 def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(collection, index, ranking, tmp_path):
@@ -350,15 +350,17 @@ def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(collecti
     first = {}
     for row in ranking.to_pylist():
         first.setdefault(row["query_id"], []).append(row["doc_id"])
-    (one, found), (other, also) = list(first.items())[:2]
-    own = toy.with_own(tmp_path / "data", collection, [(one, found[0]), (one, found[3]), (other, also[1])])
+    (first_query, hits), (second_query, also) = list(first.items())[:2]
+    dataset = toy.with_own(
+        tmp_path / "data", collection, [(first_query, hits[0]), (first_query, hits[3]), (second_query, also[1])]
+    )
     rankings = []
-    for folder, k in ((collection, 22), (own, 20)):
+    for folder, k in ((collection, 22), (dataset, 20)):
         out = tmp_path / str(k)
         out.mkdir()
         lucene_search(out, INLINE, data=folder, index=index, splits=["dev", "test"], k=k, config=BM25Config())
         rankings.append(pq.read_table(out / "ranking.parquet").to_pylist())
-    assert toy.without_own(rankings[0], own, 20) == rankings[1]
+    assert toy.without_own(rankings[0], dataset, 20) == rankings[1]
 
 
 def test_queries_that_are_documents_find_their_counterparts(tmp_path):
@@ -369,8 +371,8 @@ def test_queries_that_are_documents_find_their_counterparts(tmp_path):
     rows = []
     for number in range(20):
         shared = words[12 * number : 12 * number + 9]
-        for at, side in enumerate(sides):
-            text = " ".join([*shared, *words[240 + 4 * number + 2 * at : 242 + 4 * number + 2 * at]])
+        for place, side in enumerate(sides):
+            text = " ".join([*shared, *words[240 + 4 * number + 2 * place : 242 + 4 * number + 2 * place]])
             rows.append({"_id": f"arg{number}-{side}", "title": "", "text": text})
     folder = tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
@@ -379,7 +381,7 @@ def test_queries_that_are_documents_find_their_counterparts(tmp_path):
     judged = [f"arg{number}-pro\targ{number}-con\t1" for number in range(20)]
     (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged, ""]))
     (tmp_path / "index").mkdir()
-    index, found = tmp_path / "index", {}
+    index, scores = tmp_path / "index", {}
     for decision in (None, "keep", "leave out"):
         data, out = tmp_path / f"data {decision}", tmp_path / f"ranking {decision}"
         data.mkdir()
@@ -389,6 +391,6 @@ def test_queries_that_are_documents_find_their_counterparts(tmp_path):
             lucene_index(index, INLINE, data=data, config=LuceneIndexConfig())
         lucene_search(out, INLINE, data=data, index=index, splits=["test"], k=10, config=BM25Config())
         values = per_query(pq.read_table(out / "ranking.parquet"), pq.read_table(data / "qrels.parquet"), ["RR@10"])
-        found[decision] = values["value"].to_pylist()
-    assert found[None] == found["keep"] == [0.5] * 20
-    assert found["leave out"] == [1.0] * 20
+        scores[decision] = values["value"].to_pylist()
+    assert scores[None] == scores["keep"] == [0.5] * 20
+    assert scores["leave out"] == [1.0] * 20

@@ -32,12 +32,12 @@ def ranking(toys: Path) -> Path:
 
     Relevant documents stand in it under their ids, and the texts of 0 and 1 under those of 30 and 31 too.
     """
-    found = {}
+    lists = {}
     for i in range(24):
         rest = [f"d{(i + 3 * k) % 40}" for k in range(1, 14)]
-        found[f"q{i}"] = list(dict.fromkeys([f"d{i}", f"d{(i + 9) % 40}", "d30", *rest]))
-    found["q1"] = ["d31", "d1", "d5", "d0", "d30", "d6", "d7"]
-    return toy.write_ranking(toys / "ranking", found)
+        lists[f"q{i}"] = list(dict.fromkeys([f"d{i}", f"d{(i + 9) % 40}", "d30", *rest]))
+    lists["q1"] = ["d31", "d1", "d5", "d0", "d30", "d6", "d7"]
+    return toy.write_ranking(toys / "ranking", lists)
 
 
 @pytest.fixture
@@ -81,26 +81,26 @@ def texts(data: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def relevant(data: Path) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    hits: dict[str, set[str]] = {}
     for row in pq.read_table(data / "qrels.parquet").to_pylist():
         if row["relevance"] > 0:
-            found.setdefault(row["query_id"], set()).add(row["doc_id"])
-    return found
+            hits.setdefault(row["query_id"], set()).add(row["doc_id"])
+    return hits
 
 
-@pytest.mark.parametrize("how", ["ranking", "random", "both"])
+@pytest.mark.parametrize("source", ["ranking", "random", "both"])
 def test_no_relevant_document_and_none_that_says_the_same_is_a_negative(
-    drawn: Any, ranking: Path, texts: dict[str, str], relevant: dict[str, set[str]], how: str
+    drawn: Any, ranking: Path, texts: dict[str, str], relevant: dict[str, set[str]], source: str
 ) -> None:
-    counts = {"ranking": (6, 0), "random": (0, 12), "both": (4, 8)}[how]
-    rows = drawn(ranking if how != "random" else None, groups=160, negatives=counts[0], random=counts[1])
+    counts = {"ranking": (6, 0), "random": (0, 12), "both": (4, 8)}[source]
+    rows = drawn(ranking if source != "random" else None, groups=160, negatives=counts[0], random=counts[1])
     for row in rows:
         positive, *negatives = row["doc_ids"]
         assert positive in relevant[row["query_id"]]
         assert row["targets"] == [1.0] + [0.0] * len(negatives)
         assert row["teacher"] is None
-        right = {texts[one] for one in relevant[row["query_id"]]}
-        assert not right & {texts[one] for one in negatives}
+        right = {texts[document] for document in relevant[row["query_id"]]}
+        assert not right & {texts[document] for document in negatives}
         assert len(negatives) == sum(counts)
 
 
@@ -109,16 +109,16 @@ def test_a_group_has_each_text_once(drawn: Any, ranking: Path, texts: dict[str, 
     rows = drawn(ranking, groups=160, negatives=4, random=8)
     assert any({"d0", "d30"} & set(row["doc_ids"]) for row in rows if row["query_id"] == "q1")
     for row in rows:
-        assert len({texts[one] for one in row["doc_ids"]}) == len(row["doc_ids"])
+        assert len({texts[document] for document in row["doc_ids"]}) == len(row["doc_ids"])
 
 
 def test_every_relevant_document_gets_its_turn(drawn: Any, relevant: dict[str, set[str]]) -> None:
     """Documents that were judged as not relevant never do."""
     rows = drawn(None, groups=24 * 4, split="test", negatives=0)
-    found: dict[str, set[str]] = {}
+    documents: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(row["query_id"], set()).update(row["doc_ids"])
-    assert found == {query: relevant[query] for query in ("q0", "q6", "q12", "q18")}
+        documents.setdefault(row["query_id"], set()).update(row["doc_ids"])
+    assert documents == {query: relevant[query] for query in ("q0", "q6", "q12", "q18")}
 
 
 def test_passes_visit_each_query_once_and_are_numbered(drawn: Any) -> None:
@@ -138,11 +138,11 @@ def test_the_same_seed_draws_the_same_rows_and_another_others(drawn: Any, rankin
     first = drawn(ranking, **options)
     assert drawn(ranking, **options) == first
     for seed in ((2, "phase"), (1, "another"), (1, "phase", 0)):
-        other = drawn(ranking, seed=seed, **options)
-        assert [row["query_id"] for row in other] != [row["query_id"] for row in first]
+        second = drawn(ranking, seed=seed, **options)
+        assert [row["query_id"] for row in second] != [row["query_id"] for row in first]
         by_key = {(row["query_id"], row["visit"]): row["doc_ids"] for row in first}
-        changed = sum(by_key[row["query_id"], row["visit"]] != row["doc_ids"] for row in other)
-        assert changed > len(other) / 2
+        changed = sum(by_key[row["query_id"], row["visit"]] != row["doc_ids"] for row in second)
+        assert changed > len(second) / 2
 
 
 def test_a_querys_draw_does_not_depend_on_how_many_groups_are_drawn(drawn: Any, ranking: Path) -> None:
@@ -158,11 +158,11 @@ def test_a_querys_draw_does_not_depend_on_how_many_groups_are_drawn(drawn: Any, 
 def test_a_ranking_with_fewer_queries_draws_the_same_for_those(drawn: Any, ranking: Path, tmp_path: Path) -> None:
     """Order independence: the other queries could as well not be there."""
     rows = pq.read_table(ranking / "ranking.parquet").to_pylist()
-    found: dict[str, list[str]] = {}
+    hits: dict[str, list[str]] = {}
     for row in rows:
         if row["query_id"] in ("q2", "q10", "q22"):
-            found.setdefault(row["query_id"], []).append(row["doc_id"])
-    some = toy.write_ranking(tmp_path / "some", dict(reversed(found.items())))
+            hits.setdefault(row["query_id"], []).append(row["doc_id"])
+    some = toy.write_ranking(tmp_path / "some", dict(reversed(hits.items())))
     whole = {(r["query_id"], r["visit"]): r["doc_ids"] for r in drawn(ranking, negatives=3, random=2)}
     part = drawn(some, groups=6, negatives=3, random=2)
     assert {row["query_id"] for row in part} == {"q2", "q10", "q22"}
@@ -188,13 +188,13 @@ def test_the_depth_counts_candidates_that_may_be_drawn(
 ) -> None:
     """With depth 3 and the hardest drawn, they are the first three of the ranking that are no positives: it is read
     deeper by as many ranks as a query has positives."""
-    found: dict[str, list[str]] = {}
+    hits: dict[str, list[str]] = {}
     for row in pq.read_table(ranking / "ranking.parquet").to_pylist():
-        found.setdefault(row["query_id"], []).append(row["doc_id"])
+        hits.setdefault(row["query_id"], []).append(row["doc_id"])
     for row in drawn(ranking, groups=16, negatives=3, depth=3, draw=HARDEST):
         query = row["query_id"]
         if query != "q1":
-            wanted = [one for one in found[query] if one not in relevant[query]][:3]
+            wanted = [document for document in hits[query] if document not in relevant[query]][:3]
             assert row["doc_ids"][1:] == wanted
         else:  # of the five first ranks d31 says what d1 says and d30 what d0 says; the third is drawn at random
             assert row["doc_ids"][1:3] == ["d5", "d0"]
@@ -216,17 +216,17 @@ def test_missing_candidates_are_made_up_for_by_random_ones(drawn: Any, ranking: 
     assert drawn.summary["filled"] >= 6
     assert "note" not in drawn.summary
     drawn(ranking, groups=16, negatives=30, depth=2)
-    found = (
+    message = (
         f"{drawn.summary['filled']} of 480 negatives are random documents, because the ranking has too few candidates"
     )
-    assert drawn.summary["note"] == f"{found} (`depth`)."
+    assert drawn.summary["note"] == f"{message} (`depth`)."
 
 
 def test_negatives_that_the_collection_has_not_are_missing(drawn: Any, ranking: Path) -> None:
     rows = drawn(ranking, groups=16, negatives=50, depth=4, random=2)
-    made = sum(len(row["doc_ids"]) - 1 for row in rows)
+    count = sum(len(row["doc_ids"]) - 1 for row in rows)
     filled, short = drawn.summary["filled"], drawn.summary["missing"]
-    assert made == 16 * 52 - short < 16 * 40
+    assert count == 16 * 52 - short < 16 * 40
     assert drawn.summary["note"] == (
         f"{filled} of 800 negatives are random documents, because the ranking has too few candidates (`depth`). "
         f"{short} of 832 negatives are missing, because the collection has too few documents."
@@ -234,15 +234,15 @@ def test_negatives_that_the_collection_has_not_are_missing(drawn: Any, ranking: 
 
 
 def test_judged_queries_that_the_ranking_lacks_are_counted(drawn: Any, tmp_path: Path) -> None:
-    found = toy.write_ranking(tmp_path / "few", {"q1": ["d5", "d0"], "q2": ["d9"]})
-    assert {row["query_id"] for row in drawn(found, groups=8, negatives=1)} == {"q1", "q2"}
+    few = toy.write_ranking(tmp_path / "few", {"q1": ["d5", "d0"], "q2": ["d9"]})
+    assert {row["query_id"] for row in drawn(few, groups=8, negatives=1)} == {"q1", "q2"}
     assert drawn.summary["note"].endswith("14 queries have no candidate, and are left out.")
 
 
 def test_random_negatives_come_from_the_whole_collection(drawn: Any) -> None:
     rows = drawn(None, groups=16 * 30, negatives=0, random=2)
-    found = {one for row in rows for one in row["doc_ids"][1:]}
-    assert len(found) > 35
+    negatives = {document for row in rows for document in row["doc_ids"][1:]}
+    assert len(negatives) > 35
 
 
 def test_more_negatives_than_the_collection_has_gives_what_there_is(drawn: Any, texts: dict[str, str]) -> None:
@@ -303,23 +303,23 @@ def answered(toys: Path, ranking: Path) -> Path:
 def test_what_screening_did_not_let_pass_is_no_negative(drawn: Any, answered: Path, tmp_path: Path) -> None:
     """However deep the others lie; a ranking without reasons lets all pass."""
     kept = drawn(answered, groups=64, negatives=2)
-    assert any(int(one[1:]) % 2 == 0 for row in kept for one in row["doc_ids"][1:])
+    assert any(int(document[1:]) % 2 == 0 for row in kept for document in row["doc_ids"][1:])
     table = pq.read_table(answered / "ranking.parquet")
     reasons = pa.array(["answer" if hit else "" for hit in table["hit"].to_pylist()])
     (tmp_path / "screened").mkdir()
     pq.write_table(table.append_column("reason", reasons), tmp_path / "screened" / "ranking.parquet")
     rows = drawn(tmp_path / "screened", groups=64, negatives=2, depth=4)
     assert drawn.summary["filled"] == 0
-    assert all(int(one[1:]) % 2 for row in rows for one in row["doc_ids"][1:])
+    assert all(int(document[1:]) % 2 for row in rows for document in row["doc_ids"][1:])
 
 
 def test_a_window_of_ranks_passes_over_the_first(drawn: Any, ranking: Path, relevant: dict[str, set[str]]) -> None:
-    found: dict[str, list[str]] = {}
+    hits: dict[str, list[str]] = {}
     for row in pq.read_table(ranking / "ranking.parquet").to_pylist():
-        found.setdefault(row["query_id"], []).append(row["doc_id"])
+        hits.setdefault(row["query_id"], []).append(row["doc_id"])
     for row in drawn(ranking, groups=16, negatives=3, skip=2, depth=5, draw=HARDEST):
         if row["query_id"] != "q1":
-            wanted = [one for one in found[row["query_id"]] if one not in relevant[row["query_id"]]][2:5]
+            wanted = [document for document in hits[row["query_id"]] if document not in relevant[row["query_id"]]][2:5]
             assert row["doc_ids"][1:] == wanted
     with pytest.raises(ValueError, match="skip: 5 leaves nothing of a depth of 5"):
         MineConfig(skip=5, depth=5)
@@ -346,18 +346,18 @@ def test_a_query_without_a_judgement_gets_the_first_document_that_bears_an_answe
             seed=[1],
             config=MineConfig(negatives=3, **config),
         )
-        found = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
-        return summary, {row["query_id"]: row for row in found}
+        records = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
+        return summary, {row["query_id"]: row for row in records}
 
     summary, judged = rows("judged")
     assert (summary["of"], summary["by_answer"]) == (15, 0)
     assert "q2" not in judged
-    summary, found = rows("answering", positives="answering")
+    summary, groups = rows("answering", positives="answering")
     assert (summary["of"], summary["by_answer"]) == (16, 1)
     ranked = pq.read_table(answered / "ranking.parquet").to_pylist()
     best = next(row["doc_id"] for row in ranked if row["query_id"] == "q2" and row["hit"])
-    assert found["q2"]["doc_ids"][0] == best
-    assert found["q1"]["doc_ids"][0] == judged["q1"]["doc_ids"][0]
+    assert groups["q2"]["doc_ids"][0] == best
+    assert groups["q1"]["doc_ids"][0] == judged["q1"]["doc_ids"][0]
 
 
 def test_samplers_are_told_the_positives_score(drawn: Any, ranking: Path, data: Path) -> None:
@@ -404,7 +404,7 @@ def given(tmp_path: Path, data: Path) -> Any:
 def offers(query: int, *negatives: int, scores: bool = False) -> dict[str, Any]:
     """The query's own document and some negatives, a score each that falls in steps of 1."""
     ids = [f"d{query}", *(f"d{n}" for n in negatives)]
-    teacher = [float(len(ids) - at) for at in range(len(ids))] if scores else None
+    teacher = [float(len(ids) - place) for place in range(len(ids))] if scores else None
     return {"query_id": f"q{query}", "doc_ids": ids, "targets": [1.0] + [0.0] * len(negatives), "teacher": teacher}
 
 
@@ -413,9 +413,9 @@ def test_negatives_that_the_source_gives(drawn: Any, given: Any) -> None:
     folder = given([offers(1, 5, 6, 7), offers(1, 8), offers(2, 9, 10, 2)])
     rows = drawn(None, data=folder, groups=12, negatives=2, given="negatives")
     for row in rows:
-        own = {"q1": {"d5", "d6", "d7", "d8"}, "q2": {"d9", "d10"}}[row["query_id"]]
+        candidates = {"q1": {"d5", "d6", "d7", "d8"}, "q2": {"d9", "d10"}}[row["query_id"]]
         assert row["doc_ids"][0] == f"d{row['query_id'][1:]}"
-        assert set(row["doc_ids"][1:]) <= own
+        assert set(row["doc_ids"][1:]) <= candidates
         assert row["teacher"] is None
     assert {name for row in rows if row["query_id"] == "q1" for name in row["doc_ids"][1:]} == {"d5", "d6", "d7", "d8"}
 
@@ -431,12 +431,12 @@ def test_where_the_source_gives_too_few_it_is_said(drawn: Any, given: Any) -> No
     """Random documents stand in for negatives, but have no score: the group is smaller then."""
     rows = [offers(1, 5, 6, scores=True), offers(2, 9, 10), offers(5, scores=True), offers(4, 11, 12, 13, scores=True)]
     folder = given(rows)
-    made = drawn(None, data=folder, negatives=3, given="negatives", groups=4)
-    assert all(len(row["doc_ids"]) == 4 for row in made)
+    groups = drawn(None, data=folder, negatives=3, given="negatives", groups=4)
+    assert all(len(row["doc_ids"]) == 4 for row in groups)
     assert drawn.summary["note"] == "5 of 12 negatives are random documents, because the source provides too few."
-    made = drawn(None, data=folder, negatives=3, given="scores", groups=4)
-    assert {row["query_id"]: len(row["doc_ids"]) for row in made} == {"q1": 3, "q4": 4}
-    assert all(len(row["teacher"]) == len(row["doc_ids"]) == len(row["targets"]) for row in made)
+    groups = drawn(None, data=folder, negatives=3, given="scores", groups=4)
+    assert {row["query_id"]: len(row["doc_ids"]) for row in groups} == {"q1": 3, "q4": 4}
+    assert all(len(row["teacher"]) == len(row["doc_ids"]) == len(row["targets"]) for row in groups)
     assert drawn.summary["note"] == (
         "2 of 12 negatives are missing, because the source has too few with scores. 2 queries have no negative with a "
         "score, and are left out."
@@ -525,13 +525,13 @@ def test_a_query_is_no_negative_of_itself(
     drawn: Any, data: Path, texts: dict[str, str], tmp_path: Path, left_out: bool
 ) -> None:
     """Nor is a copy of it, drawn from a ranking or at random. d0, which query q4 is here, and d30 say the same."""
-    own = toy.with_own(tmp_path / "own", data, [("q4", "d0")], left_out=left_out)
-    found = {"q4": ["d0", "d30", *(f"d{number}" for number in range(1, 12))]}
-    near = toy.write_ranking(tmp_path / "near", found)
-    rows = drawn(near, data=own, groups=8, negatives=5, random=25)
+    dataset = toy.with_own(tmp_path / "own", data, [("q4", "d0")], left_out=left_out)
+    lists = {"q4": ["d0", "d30", *(f"d{number}" for number in range(1, 12))]}
+    near = toy.write_ranking(tmp_path / "near", lists)
+    rows = drawn(near, data=dataset, groups=8, negatives=5, random=25)
     assert rows
-    assert texts["d0"] not in {texts[one] for row in rows for one in row["doc_ids"]}
-    assert texts["d0"] in {texts[one] for row in drawn(near, groups=8, negatives=5) for one in row["doc_ids"]}
+    assert texts["d0"] not in {texts[document] for row in rows for document in row["doc_ids"]}
+    assert texts["d0"] in {texts[document] for row in drawn(near, groups=8, negatives=5) for document in row["doc_ids"]}
 
 
 def test_groups_are_the_same_whatever_the_workers_and_after_a_kill(

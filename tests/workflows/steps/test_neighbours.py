@@ -63,7 +63,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(data: Path) -> dict[str, list[str]]:
     """What queries find: from one document to twenty; some find one and the same text twice."""
     ids, draw = pq.read_table(data / "documents.parquet")["doc_id"].to_pylist(), np.random.default_rng(2)
-    return {f"q{i}": [ids[at] for at in draw.permutation(DOCS)[: 1 + (7 * i) % 20]] for i in range(ASKED)}
+    return {f"q{i}": [ids[row] for row in draw.permutation(DOCS)[: 1 + (7 * i) % 20]] for i in range(ASKED)}
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +171,10 @@ def test_how_the_work_is_cut_does_not_matter(
     assert same(reranked(name="cut", context=context), wanted)
 
 
-def same(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
+def same(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
     """The same lists with about the same scores."""
-    scores = [[row.pop("score") for row in some] for some in (rows, others)]
-    return rows == others and scores[0] == pytest.approx(scores[1], abs=1e-5)
+    scores = [[row.pop("score") for row in some] for some in (rows, expected)]
+    return rows == expected and scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
 def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Machine, reranked: Any) -> None:
@@ -203,7 +203,7 @@ def test_a_service_gets_the_same_scores(reranked: Any, data: Path, vectors: Path
     """One query with what it found, as vectors."""
     read, config = Read(data, vectors), NeighboursRerankConfig(**CONFIG)
     for query, rows in by_query(reranked()).items():
-        queries, documents = (one.float() for one in read.context(query, found[query][:9]))
+        queries, documents = (vectors.float() for vectors in read.context(query, found[query][:9]))
         similar = dict(zip(found[query], scores(queries, documents, config)[0].tolist(), strict=False))
         wanted = [similar[row["doc_id"]] for row in rows[:9]]
         assert [row["score"] for row in rows[:9]] == pytest.approx(wanted, abs=1e-5)

@@ -37,9 +37,9 @@ def world(tmp_path: Path) -> dict[str, Any]:
                 scores[DEPTH:] = scores.min() - 1 - np.arange(2)
             shown = np.argsort(-scores) if name != "bm25" else np.argsort(-scores)[:3]
             rows[name] += [(query, f"d{d}", rank, float(scores[d])) for rank, d in enumerate(shown, 1)]
-    for name, found in rows.items():
+    for name, hits in rows.items():
         (tmp_path / name).mkdir()
-        table = pa.table(list(zip(*found, strict=True)), schema=RANKING)
+        table = pa.table(list(zip(*hits, strict=True)), schema=RANKING)
         write(tmp_path / name / "ranking.parquet", table, RANKING)
     (tmp_path / "data").mkdir()
     write(tmp_path / "data" / "qrels.parquet", pa.Table.from_pylist(qrels, schema=QRELS), QRELS)
@@ -64,9 +64,9 @@ def summed(world: dict[str, Any], weights: dict[str, float], query: str, documen
     """The score of one pair, by a loop."""
     total = weights["ranker"] * score_of(world["reranked"])[query, document]
     for prior in world["priors"]:
-        found = {doc: score for (one, doc), score in score_of(prior["ranking"]).items() if one == query}
-        absent = 0.0 if prior["name"] == "bm25" else min(found.values())
-        total += weights[prior["name"]] * found.get(document, absent)
+        scores = {doc: score for (query_id, doc), score in score_of(prior["ranking"]).items() if query_id == query}
+        absent = 0.0 if prior["name"] == "bm25" else min(scores.values())
+        total += weights[prior["name"]] * scores.get(document, absent)
     return total
 
 
@@ -77,20 +77,20 @@ def test_the_first_documents_are_in_the_order_of_the_sums_and_the_others_follow(
     assert list(weights) == ["ranker", "retriever", "bm25"]
     assert min(weights.values()) > 0
     (tmp_path / "out").mkdir()
-    given = {name: world[name] for name in ("reranked", "priors")}
-    add_prior(tmp_path / "out", toy.INLINE, **given, weights=tmp_path / "weights", depth=DEPTH)
+    inputs = {name: world[name] for name in ("reranked", "priors")}
+    add_prior(tmp_path / "out", toy.INLINE, **inputs, weights=tmp_path / "weights", depth=DEPTH)
     table = read(tmp_path / "out" / "ranking.parquet", RANKING).to_pylist()
     for query in QUERIES[:5]:
-        own = [row for row in table if row["query_id"] == query]
+        rows = [row for row in table if row["query_id"] == query]
         before = [
             row for row in read(world["reranked"] / "ranking.parquet", RANKING).to_pylist() if row["query_id"] == query
         ]
         sums = {row["doc_id"]: summed(world, weights, query, row["doc_id"]) for row in before[:DEPTH]}
         expected = sorted(sums, key=lambda doc: -sums[doc]) + [row["doc_id"] for row in before[DEPTH:]]
-        assert [row["doc_id"] for row in own] == expected
-        assert [row["rank"] for row in own] == [1, 2, 3, 4, 5, 6]
-        assert [row["score"] for row in own[:DEPTH]] == pytest.approx(sorted(sums.values(), reverse=True), rel=1e-5)
-        assert own[DEPTH]["score"] < own[DEPTH - 1]["score"]
+        assert [row["doc_id"] for row in rows] == expected
+        assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
+        assert [row["score"] for row in rows[:DEPTH]] == pytest.approx(sorted(sums.values(), reverse=True), rel=1e-5)
+        assert rows[DEPTH]["score"] < rows[DEPTH - 1]["score"]
 
 
 def test_dev_queries_are_ranked_by_weights_of_the_other_half(world: dict[str, Any], tmp_path: Path) -> None:
@@ -122,21 +122,21 @@ def test_weights_are_not_fitted_where_nothing_relevant_was_read(world: dict[str,
 
 def test_groups_are_taught_the_sums(world: dict[str, Any], tmp_path: Path) -> None:
     weights = fitted(world, tmp_path / "weights")
-    own = score_of(world["reranked"])
+    scores = score_of(world["reranked"])
     rows = [
         {
             "query_id": q,
             "visit": v,
             "doc_ids": docs,
             "targets": [1.0] + [0.0] * (len(docs) - 1),
-            "teacher": [own[q, doc] for doc in docs],
+            "teacher": [scores[q, doc] for doc in docs],
         }
         for v, (q, docs) in enumerate([("q3", ["d1", "d2"]), ("q0", ["d0"]), ("q3", ["d3", "d1", "d0"])])
     ]
     groups = toy.write_groups(tmp_path / "groups", rows)
     (tmp_path / "out").mkdir()
-    given = {"priors": world["priors"], "weights": tmp_path / "weights"}
-    teach_with_prior(tmp_path / "out", toy.INLINE, groups=groups, **given)
+    inputs = {"priors": world["priors"], "weights": tmp_path / "weights"}
+    teach_with_prior(tmp_path / "out", toy.INLINE, groups=groups, **inputs)
     taught = read(tmp_path / "out" / "groups.parquet", GROUPS).to_pylist()
     for row, before in zip(taught, rows, strict=True):
         expected = [summed(world, weights, row["query_id"], doc) for doc in row["doc_ids"]]
@@ -152,8 +152,8 @@ def test_no_groups_stay_none(world: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "groups").mkdir()
     write(tmp_path / "groups" / "groups.parquet", GROUPS.empty_table(), GROUPS)
     (tmp_path / "out").mkdir()
-    given = {"priors": world["priors"], "weights": tmp_path / "weights"}
-    teach_with_prior(tmp_path / "out", toy.INLINE, groups=tmp_path / "groups", **given)
+    inputs = {"priors": world["priors"], "weights": tmp_path / "weights"}
+    teach_with_prior(tmp_path / "out", toy.INLINE, groups=tmp_path / "groups", **inputs)
     assert pq.read_metadata(tmp_path / "out" / "groups.parquet").num_rows == 0
 
 

@@ -36,9 +36,9 @@ def places(tmp_path_factory):
     for name in ("data", "retriever/model", "vectors"):
         (folder / name).mkdir(parents=True)
     documents = {"doc_id": ids, "title": [""] * DOCS, "text": ["text"] * DOCS}
-    asked = {"query_id": queries, "text": ["text"] * ASKED, "answers": [[]] * ASKED, "split": ["test"] * ASKED}
+    columns = {"query_id": queries, "text": ["text"] * ASKED, "answers": [[]] * ASKED, "split": ["test"] * ASKED}
     pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "data/documents.parquet")
-    pq.write_table(pa.table(asked, schema=QUERIES), folder / "data/queries.parquet")
+    pq.write_table(pa.table(columns, schema=QUERIES), folder / "data/queries.parquet")
     (folder / "retriever/model/sparring.json").write_text(json.dumps({"similarity": "cosine"}))
     vectors = rng.normal(size=(DOCS + ASKED, WIDTH)) * np.geomspace(2, 0.1, WIDTH)
     vectors[1::50] = vectors[0]  # documents that are alike, so that ties are there
@@ -87,7 +87,7 @@ def ids(places):
 
 
 def numbers(places):
-    documents = np.concatenate([np.asarray(one, np.float32) for one in document_shards(places / "vectors")])
+    documents = np.concatenate([np.asarray(shard, np.float32) for shard in document_shards(places / "vectors")])
     return documents, np.load(places / "vectors/queries.npy").astype(np.float32)
 
 
@@ -112,14 +112,14 @@ def test_what_is_searched_is_what_a_loop_finds(places, tmp_path, dimensions, kin
         documents, queries = np.where(documents > 0, 1, -1), np.where(queries > 0, 1, -1)
     else:
         documents = documents.astype(np.float16).astype(np.float32)
-    scores, own = queries @ documents.T, ids(places)
+    scores, doc_ids = queries @ documents.T, ids(places)
     rows = table(found(places, tmp_path / "found", vectors))
     for i in range(ASKED):
         mine = [row for row in rows if row["query_id"] == f"q{i}"]
-        wanted = sorted(zip(-scores[i].round(5), own, strict=True))[:K]
+        wanted = sorted(zip(-scores[i].round(5), doc_ids, strict=True))[:K]
         np.testing.assert_allclose([row["score"] for row in mine], [-s for s, _ in wanted], atol=1e-5)
         if kind == "binary":
-            assert [row["doc_id"] for row in mine] == [one for _, one in wanted]
+            assert [row["doc_id"] for row in mine] == [doc_id for _, doc_id in wanted]
     # Alike documents have the same score, and are in order of id.
     assert all(
         a["doc_id"] < b["doc_id"]
@@ -140,10 +140,10 @@ def test_candidates_are_rescored_as_a_loop_does(places, tmp_path, by):
     if by != "encoded":
         scale = np.abs(documents).max(0) / 127
         documents = np.where(documents > 0, 1, -1) if by == "binary" else np.rint(documents / scale) * scale
-    at = {one: row for row, one in enumerate(ids(places))}
+    row_of = {doc_id: row for row, doc_id in enumerate(ids(places))}
     for i in range(ASKED):
         among = [row["doc_id"] for row in table(first) if row["query_id"] == f"q{i}"]
-        scores = sorted((-float(queries[i] @ documents[at[one]]), one) for one in among)[:K]
+        scores = sorted((-float(queries[i] @ documents[row_of[doc_id]]), doc_id) for doc_id in among)[:K]
         mine = [row for row in rows if row["query_id"] == f"q{i}"]
         assert [row["rank"] for row in mine] == list(range(1, K + 1))
         np.testing.assert_allclose([row["score"] for row in mine], [-score for score, _ in scores], atol=1e-5)
@@ -200,8 +200,8 @@ def test_an_index_of_shorter_vectors(places, tmp_path):
     (tmp_path / "index").mkdir()
     build_index(tmp_path / "index", INLINE, vectors=vectors, factory="Flat")
     assert faiss.read_index(str(tmp_path / "index/index.faiss")).d == 8
-    own = SearchConfig(index="Flat")
-    by_index = table(found(places, tmp_path / "by", vectors, index=tmp_path / "index", config=own))
+    config = SearchConfig(index="Flat")
+    by_index = table(found(places, tmp_path / "by", vectors, index=tmp_path / "index", config=config))
     exact = table(found(places, tmp_path / "exact", vectors))
     np.testing.assert_allclose([row["score"] for row in by_index], [row["score"] for row in exact], atol=1e-5)
 

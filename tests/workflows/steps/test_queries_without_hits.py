@@ -33,19 +33,24 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "train",
         "ranking",
         answering,
-        lambda at: {"data": at["data"], "ranking": at["ranking"], "splits": ["train"], "config": AnswerConfig()},
+        lambda places: {
+            "data": places["data"],
+            "ranking": places["ranking"],
+            "splits": ["train"],
+            "config": AnswerConfig(),
+        },
     ),
     "screen": (
         "train",
         "ranking",
         screen,
-        lambda at: {
-            "data": at["data"],
-            "tokens": at["tokens"],
-            "ranking": at["ranking"],
+        lambda places: {
+            "data": places["data"],
+            "tokens": places["tokens"],
+            "ranking": places["ranking"],
             "split": "train",
-            "votes": at["ranking"],
-            "vectors": at["vectors"],
+            "votes": places["ranking"],
+            "vectors": places["vectors"],
             "config": ScreenConfig(absolute=1.5, reciprocal=2, vote={"above": 0.5, "depth": 3}),
         },
     ),
@@ -53,10 +58,10 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "train",
         "groups",
         contexts,
-        lambda at: {
-            "data": at["data"],
-            "tokens": at["tokens"],
-            "ranking": at["ranking"],
+        lambda places: {
+            "data": places["data"],
+            "tokens": places["tokens"],
+            "ranking": places["ranking"],
             "split": "train",
             "config": ContextConfig(size=5),
         },
@@ -65,12 +70,12 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "test",
         "ranking",
         rerank,
-        lambda at: {
-            "data": at["data"],
-            "tokens": at["tokens"],
-            "ranking": at["ranking"],
+        lambda places: {
+            "data": places["data"],
+            "tokens": places["tokens"],
+            "ranking": places["ranking"],
             "split": "test",
-            "ranker": at["ranker"],
+            "ranker": places["ranker"],
             "config": RerankConfig(precision="fp32", depth=3),
         },
     ),
@@ -78,11 +83,11 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "train",
         "ranking",
         rerank_by_neighbours,
-        lambda at: {
-            "data": at["data"],
-            "vectors": at["vectors"],
-            "queries": at["vectors"],
-            "ranking": at["ranking"],
+        lambda places: {
+            "data": places["data"],
+            "vectors": places["vectors"],
+            "queries": places["vectors"],
+            "ranking": places["ranking"],
             "config": NeighboursRerankConfig(k=2, context=3),
         },
     ),
@@ -90,9 +95,9 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "train",
         "ranking",
         fuse,
-        lambda at: {
-            "data": at["data"],
-            "rankings": [at["ranking"], at["ranking"]],
+        lambda places: {
+            "data": places["data"],
+            "rankings": [places["ranking"], places["ranking"]],
             "split": "train",
             "config": FusionConfig(how="reciprocal"),
         },
@@ -101,9 +106,9 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "train",
         "ranking",
         fuse,
-        lambda at: {
-            "data": at["data"],
-            "rankings": [at["ranking"], at["ranking"]],
+        lambda places: {
+            "data": places["data"],
+            "rankings": [places["ranking"], places["ranking"]],
             "split": "train",
             "config": FusionConfig(how="interpolate"),
         },
@@ -112,7 +117,12 @@ STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str,
         "test",
         "per_query",
         evaluate,
-        lambda at: {"data": at["data"], "ranking": at["ranking"], "split": "test", "measures": ["RR@10", "nDCG@10"]},
+        lambda places: {
+            "data": places["data"],
+            "ranking": places["ranking"],
+            "split": "test",
+            "measures": ["RR@10", "nDCG@10"],
+        },
     ),
 }
 
@@ -131,30 +141,28 @@ def test_a_query_without_hits_moves_no_other(
     tmp_path: Path, name: str, data: Path, tokens: Path, ranker: Path, vectors: Path
 ) -> None:
     split, table, function, inputs = STEPS[name]
-    at = {"data": data, "tokens": tokens, "ranker": ranker, "vectors": vectors}
-    found, queries = {}, pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])
-    asked = set(queries["query_id"].to_pylist())
+    places = {"data": data, "tokens": tokens, "ranker": ranker, "vectors": vectors}
+    tables, queries = {}, pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])
+    query_ids = set(queries["query_id"].to_pylist())
     for place, silent in (("all", set()), ("one less", {SILENT[split]})):
-        ranking = {query: FOUND[query] for query in sorted(asked - silent)}
-        at["ranking"] = toy.write_ranking(tmp_path / f"{place} ranking", ranking)
+        ranking = {query: FOUND[query] for query in sorted(query_ids - silent)}
+        places["ranking"] = toy.write_ranking(tmp_path / f"{place} ranking", ranking)
         (out := tmp_path / place).mkdir()
-        function(out, toy.INLINE, **inputs(at))
-        found[place] = pq.read_table(out / f"{table}.parquet").to_pylist()
-    kept = [row for row in found["all"] if row["query_id"] != SILENT[split]]
-    assert len(kept) < len(found["all"])
-    others = [row for row in found["one less"] if row["query_id"] != SILENT[split]]
-    for row, wanted in zip(
-        others, kept, strict=True
-    ):  # a pair's score is the same but for what is beside it in a batch
+        function(out, toy.INLINE, **inputs(places))
+        tables[place] = pq.read_table(out / f"{table}.parquet").to_pylist()
+    kept = [row for row in tables["all"] if row["query_id"] != SILENT[split]]
+    assert len(kept) < len(tables["all"])
+    rest = [row for row in tables["one less"] if row["query_id"] != SILENT[split]]
+    for row, wanted in zip(rest, kept, strict=True):  # a pair's score is the same but for what is beside it in a batch
         assert row == {**wanted, **({"score": pytest.approx(wanted["score"], abs=1e-5)} if "score" in row else {})}
-    left = [row for row in found["one less"] if row["query_id"] == SILENT[split]]
-    assert {row["value"] for row in left} == {0.0} if name == "evaluate" else left == []
+    silent_rows = [row for row in tables["one less"] if row["query_id"] == SILENT[split]]
+    assert {row["value"] for row in silent_rows} == {0.0} if name == "evaluate" else silent_rows == []
 
 
 def test_a_query_that_one_of_two_rankings_finds_nothing_for_keeps_the_others_order(tmp_path: Path, data: Path) -> None:
     both = {query: FOUND[query] for query in ("q1", "q2", "q4")}
     less = {query: documents[::-1] for query, documents in both.items() if query != "q2"}
-    places = [toy.write_ranking(tmp_path / name, found) for name, found in (("one", both), ("other", less))]
+    places = [toy.write_ranking(tmp_path / name, lists) for name, lists in (("one", both), ("other", less))]
     for rankings in (places, places[::-1]):
         (out := tmp_path / f"{rankings[0].name} first").mkdir()
         config = FusionConfig(how="interpolate", depth=9)

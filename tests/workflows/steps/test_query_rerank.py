@@ -33,13 +33,13 @@ RANKING = "components.losses.query_ranks.ranking"
 @pytest.fixture(scope="module")
 def rerankers(chain: dict[str, Path], data: Path, ranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The candidates of a reranker that reads passages (`rd`) or not (`ri`), and their tokens."""
-    made = {}
+    folders = {}
     for kind, ranking in (("ri", None), ("rd", chain["ranking"])):
         out, tokens = tmp_path_factory.mktemp(kind), tmp_path_factory.mktemp(f"{kind}-tokens")
         candidates(out, toy.INLINE, data=data, expanded=chain["expanded"], ranking=ranking)
         tokenize(tokens, toy.INLINE, data=out, model=ranker, config=TokenizeConfig())
-        made[kind] = (out, tokens)
-    return made
+        folders[kind] = (out, tokens)
+    return folders
 
 
 @pytest.mark.parametrize("kind", ["ri", "rd"])
@@ -53,7 +53,7 @@ def test_predictions_are_what_the_model_says_of_the_papers_template(
     predict(out, toy.INLINE, expanded=chain["expanded"], candidates=view, tokens=tokens, reranker=ranker, config=config)
     predicted = {row["doc_id"]: row["score"] for row in pq.read_table(out / query_rerank.PREDICTED).to_pylist()}
     model, tokenizer = CrossEncoder.load(ranker / "model").eval(), load_tokenizer(ranker / "model")
-    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    questions = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
     top = {
         row["query_id"]: row["doc_id"]
         for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
@@ -66,7 +66,7 @@ def test_predictions_are_what_the_model_says_of_the_papers_template(
     rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
     assert len(predicted) == len(rows)
     for row in [row for row in rows if row["query_id"] != "q4"][::7]:
-        texts = [f"{asked[row['query_id']]} ? {row['text']}"]
+        texts = [f"{questions[row['query_id']]} ? {row['text']}"]
         if kind == "rd":
             texts.append(documents[top[row["doc_id"]]])
         wrapped = tokenizer(*texts, truncation="longest_first" if kind == "rd" else True, max_length=24)
@@ -87,7 +87,7 @@ def test_passages_are_looked_up_once_each(chain: dict[str, Path], rerankers: Any
     assert sorted(passages) == sorted(set(first))
     top = np.load(view / "top.npy")
     assert (top >= len(names) - len(passages) - 1).all()
-    assert {names[at] for at in top} == set(first) | {"#"}  # q4's read an empty one
+    assert {names[place] for place in top} == set(first) | {"#"}  # q4's read an empty one
 
 
 @pytest.mark.parametrize("kind", ["ri", "rd"])
@@ -157,7 +157,7 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
             number=None,
         )
         choices = pq.read_table(chosen / choose.CHOICES)["doc_id"].to_pylist()
-        means[name] = np.mean([ranks[one] for one in choices])
+        means[name] = np.mean([ranks[choice] for choice in choices])
     assert means["oracle"] <= means["reranker"] < means["first"]
 
 
@@ -179,14 +179,14 @@ def test_the_public_codes_templates(
     chain: dict[str, Path], data: Path, ranker: Path, tmp_path: Path, kind: str
 ) -> None:
     """`[CLS] question [SEP] expansion [SEP] (title [SEP] passage [SEP])`, put together by hand, of one segment."""
-    view, made = place(tmp_path / "view"), place(tmp_path / "tokens")
+    view, tokens = place(tmp_path / "view"), place(tmp_path / "tokens")
     query_rerank.candidates_released(
         view, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"] if kind == "rd" else None
     )
-    tokenize(made, toy.INLINE, data=view, model=ranker, config=TokenizeConfig())
-    reading = RerankerInputs.stored(view, TokenStore(made, ranker / "model"), 24)
+    tokenize(tokens, toy.INLINE, data=view, model=ranker, config=TokenizeConfig())
+    reading = RerankerInputs.stored(view, TokenStore(tokens, ranker / "model"), 24)
     tokenizer = load_tokenizer(ranker / "model")
-    asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    questions = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
     top = {
         row["query_id"]: row["doc_id"]
         for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
@@ -197,8 +197,8 @@ def test_the_public_codes_templates(
     batch = reading.batch(np.arange(len(rows)))
     assert batch.segments is None
     assert reading.lengths(np.arange(len(rows))).tolist() == batch.mask.sum(1).tolist()
-    for at, row in enumerate(rows):
-        texts = [asked[row["query_id"]], row["text"]]
+    for number, row in enumerate(rows):
+        texts = [questions[row["query_id"]], row["text"]]
         if kind == "rd":
             first = documents.get(top.get(row["doc_id"], ""), {"title": "", "text": ""})
             texts += [first["title"], first["text"]]
@@ -207,4 +207,4 @@ def test_the_public_codes_templates(
         for ids in parts:
             wanted += [*ids[:room], tokenizer.sep_token_id]
             room -= len(ids[:room])
-        assert batch.ids[at][batch.mask[at] > 0].tolist() == wanted
+        assert batch.ids[number][batch.mask[number] > 0].tolist() == wanted

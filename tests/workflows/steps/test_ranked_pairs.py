@@ -26,8 +26,8 @@ def ranking(toys: Path) -> Path:
 
 def pairs(out: Path, data: Path, ranking: Path, **options: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     out.mkdir()
-    asked = {"split": "train", "by_answer": False, "depth": 4, "groups": 64, "seed": [1], **options}
-    summary = ranked_pairs(out, toy.INLINE, data=data, ranking=ranking, **asked)
+    settings = {"split": "train", "by_answer": False, "depth": 4, "groups": 64, "seed": [1], **options}
+    summary = ranked_pairs(out, toy.INLINE, data=data, ranking=ranking, **settings)
     return check(pq.read_table(out / "groups.parquet"), GROUPS, source="groups").to_pylist(), summary
 
 
@@ -54,14 +54,14 @@ def test_a_pass_has_each_of_the_first_documents_once(data: Path, ranking: Path, 
 
 def test_a_document_that_bears_an_answer_is_a_positive(data: Path, ranking: Path, tmp_path: Path) -> None:
     """As `answering` says, whatever is judged."""
-    asked = toy.with_answers(tmp_path / "data", data)
+    dataset = toy.with_answers(tmp_path / "data", data)
     (tmp_path / "answers").mkdir()
-    answering(tmp_path / "answers", toy.INLINE, data=asked, ranking=ranking, splits=["train"], config=AnswerConfig())
+    answering(tmp_path / "answers", toy.INLINE, data=dataset, ranking=ranking, splits=["train"], config=AnswerConfig())
     hits = {
         (row["query_id"], row["doc_id"]): row["hit"]
         for row in read(tmp_path / "answers" / "ranking.parquet", ANSWERED).to_pylist()
     }
-    rows, _ = pairs(tmp_path / "out", asked, tmp_path / "answers", by_answer=True)
+    rows, _ = pairs(tmp_path / "out", dataset, tmp_path / "answers", by_answer=True)
     assert Counter(row["targets"][0] for row in rows).keys() == {0.0, 1.0}
     assert all(row["targets"] == [float(hits[row["query_id"], row["doc_ids"][0]])] for row in rows)
 

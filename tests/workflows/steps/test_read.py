@@ -27,13 +27,13 @@ def places(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Pa
     folder = tmp_path_factory.mktemp("read")
     write_generator(folder / "pretrained", seed=1, words=True)
     start = toy.started(folder / "start", ReaderConfig(model=str(folder / "pretrained"), passage_tokens=24))
-    asked = toy.with_answers(folder / "data", data)
+    dataset = toy.with_answers(folder / "data", data)
     ranking = toy.write_ranking(
         folder / "ranking", {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(6)] for i in range(24) if i != 6}
     )
     (folder / "tokens").mkdir()
-    tokenize(folder / "tokens", toy.INLINE, data=asked, model=start, config=TokenizeConfig())
-    return {"data": asked, "tokens": folder / "tokens", "ranking": ranking, "reader": start}
+    tokenize(folder / "tokens", toy.INLINE, data=dataset, model=start, config=TokenizeConfig())
+    return {"data": dataset, "tokens": folder / "tokens", "ranking": ranking, "reader": start}
 
 
 def said(out: Path, machine: Machine, places: dict[str, Path], **config: Any) -> dict[str, str]:
@@ -47,11 +47,11 @@ def said(out: Path, machine: Machine, places: dict[str, Path], **config: Any) ->
 
 
 def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Path, ray: Machine) -> None:
-    found = said(tmp_path / "inline", toy.INLINE, places)
-    assert list(found) == ["q0", "q6", "q12", "q18"]
-    assert found["q6"] == ""  # it found nothing to read
-    assert said(tmp_path / "ray", ray, places) == found
-    assert said(tmp_path / "six", toy.INLINE, places, passages=6) != found
+    answers = said(tmp_path / "inline", toy.INLINE, places)
+    assert list(answers) == ["q0", "q6", "q12", "q18"]
+    assert answers["q6"] == ""  # it found nothing to read
+    assert said(tmp_path / "ray", ray, places) == answers
+    assert said(tmp_path / "six", toy.INLINE, places, passages=6) != answers
     deeper = said(tmp_path / "hundred", toy.INLINE, places, passages=100)
     assert deeper == said(tmp_path / "all", toy.INLINE, places, passages=6)
     assert len(said(tmp_path / "two", toy.INLINE, places, queries=2)) == 2
@@ -78,11 +78,11 @@ def test_a_sample_is_drawn_from_the_queries_with_answers(places: dict[str, Path]
     """Others may be judged."""
     folder = tmp_path / "data"
     shutil.copytree(places["data"], folder)
-    asked = [
+    questions = [
         {**row, "answers": row["answers"] if row["query_id"] == "q18" else []}
         for row in pq.read_table(folder / "queries.parquet").to_pylist()
     ]
-    write(folder / "queries.parquet", pa.Table.from_pylist(asked, schema=QUERIES), QUERIES)
+    write(folder / "queries.parquet", pa.Table.from_pylist(questions, schema=QUERIES), QUERIES)
     assert list(said(tmp_path / "out", toy.INLINE, {**places, "data": folder}, queries=1)) == ["q18"]
 
 
@@ -112,21 +112,25 @@ def test_groups_to_learn_from(places: dict[str, Path], tmp_path: Path) -> None:
     )
     groups = pq.read_table(tmp_path / "groups.parquet").to_pylist()
     answers = pq.read_table(tmp_path / "documents.parquet").to_pylist()
-    asked = {row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()}
+    answers_of = {
+        row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()
+    }
     assert summary == {"groups": 36, "questions": 12, "of": 16}
     drawn = set()
     for group, answer in zip(groups, answers, strict=True):
         query = group["query_id"]
         assert answer["doc_id"] == f"{query}#{group['visit']}"
-        assert answer["text"] in asked[query]
-        drawn.add(asked[query].index(answer["text"]))
+        assert answer["text"] in answers_of[query]
+        drawn.add(answers_of[query].index(answer["text"]))
         assert group["doc_ids"] == [f"d{(int(query[1:]) + 3 * k) % 40}" for k in range(4)]
     assert drawn == {0, 1}
 
 
 def test_exact_match_and_f1_of_what_was_written(places: dict[str, Path], tmp_path: Path) -> None:
-    asked = {row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()}
-    (first, *_), (second, *_) = asked["q0"], asked["q12"]
+    answers_of = {
+        row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()
+    }
+    (first, *_), (second, *_) = answers_of["q0"], answers_of["q12"]
     rows = [("q0", f"The {first}!"), ("q12", f"{second.split()[0]} zz"), ("q18", "")]
     (tmp_path / "answers").mkdir()
     table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=WRITTEN)

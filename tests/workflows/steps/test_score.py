@@ -67,17 +67,17 @@ def judged(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
 
 
 def test_judging_scores_each_pair_as_alone_and_changes_nothing_else(judged: Any, alone: Any) -> None:
-    found = judged("out", ROWS)
+    rows = judged("out", ROWS)
     assert judged.summary["pairs"] == 10
-    for row, before in zip(found, ROWS, strict=True):
+    for row, before in zip(rows, ROWS, strict=True):
         assert row["teacher"] == pytest.approx([alone(row["query_id"], d) for d in row["doc_ids"]], abs=1e-5)
         assert (row["query_id"], row["visit"], row["doc_ids"]) == (
             before["query_id"],
             before["visit"],
             before["doc_ids"],
         )
-    assert found[2]["targets"] == [0.5, 0.0]
-    assert len({score for row in found for score in row["teacher"]}) > 6
+    assert rows[2]["targets"] == [0.5, 0.0]
+    assert len({score for row in rows for score in row["teacher"]}) > 6
 
 
 def pairs_of(scorer: Any, task: dict[str, Any]) -> list[tuple[int, int]]:
@@ -92,10 +92,10 @@ def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
     wanted = judged("wanted", ROWS)
     calls = cut_power(monkeypatch, module.Scorer, "prepare", after=None, note=pairs_of)
     machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
-    found = judged("found", ROWS, machine=machine, shard=shard)
+    rows = judged("found", ROWS, machine=machine, shard=shard)
     seen = [pair for pairs in calls for pair in pairs]
     assert len(seen) == len(set(seen)) == 9  # q4 with d4 stands twice
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(rows, wanted, strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=1e-5)
 
 
@@ -106,9 +106,9 @@ def test_an_interrupted_judging_does_only_what_is_left(judged: Any, monkeypatch:
             judged("out", ROWS, shard=2)
     with monkeypatch.context() as counting:
         calls = cut_power(counting, module.Scorer, "prepare", after=None, note=pairs_of)
-        found = judged("out", ROWS, shard=2)
+        rows = judged("out", ROWS, shard=2)
     assert sum(map(len, calls)) == 5
-    for a, b in zip(found, judged("wanted", ROWS), strict=True):
+    for a, b in zip(rows, judged("wanted", ROWS), strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=1e-5)
 
 
@@ -125,16 +125,16 @@ def test_the_teacher_is_frozen_and_its_scores_are_no_half_precision_numbers(
     """Twice the same with dropout in the model; and not rounded to 8 bits, where documents would tie."""
     (model := tmp_path / "ranker").mkdir()
     start(model, toy.INLINE, config=toy.ranker_config(encoder, pooling=pooling, dropout=0.5))
-    groups, found = toy.write_groups(tmp_path / "groups", ROWS), []
+    groups, teachers = toy.write_groups(tmp_path / "groups", ROWS), []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         score_groups(
             tmp_path / name, toy.INLINE, data=data, tokens=tokens, groups=groups, ranker=model, config=ScoreConfig()
         )
         rows = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
-        found.append([score for row in rows for score in row["teacher"]])
-    assert found[0] == found[1]
-    scores = torch.tensor(found[0])
+        teachers.append([score for row in rows for score in row["teacher"]])
+    assert teachers[0] == teachers[1]
+    scores = torch.tensor(teachers[0])
     assert (scores != scores.bfloat16().float()).any()
 
 

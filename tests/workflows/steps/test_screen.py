@@ -21,13 +21,13 @@ from tests.support import toy
 @pytest.fixture(scope="module")
 def ranking(toys: Path) -> Path:
     """Scores fall by 1 from 99. q1 wants d1, q2 d2; d31 says what d1 says, d30 what d0 says. q0 is of another split."""
-    found = {
+    lists = {
         "q1": ["d5", "d1", "d31", "d0", "d30", "d6", "d7", "d8"],
         "q2": ["d7", "d6", "d2", "d8"],
         "q4": ["d8", "d9", "d10"],  # its d4 was not found
         "q0": ["d0", "d1"],
     }
-    return toy.write_ranking(toys / "to screen", found)
+    return toy.write_ranking(toys / "to screen", lists)
 
 
 @pytest.fixture
@@ -54,10 +54,10 @@ def screened(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> Any:
             vectors=vectors,
             config=ScreenConfig(**config),
         )
-        found: dict[str, dict[str, str]] = {}
+        drops: dict[str, dict[str, str]] = {}
         for row in pq.read_table(tmp_path / place / "ranking.parquet").to_pylist():
-            found.setdefault(row["query_id"], {})[row["doc_id"]] = row["reason"]
-        return found
+            drops.setdefault(row["query_id"], {})[row["doc_id"]] = row["reason"]
+        return drops
 
     return run
 
@@ -70,10 +70,10 @@ ALWAYS = {"d1": "qrel", "d31": "duplicate text", "d30": "duplicate text"}
 
 
 def test_judged_documents_and_copies_are_always_named(screened: Any) -> None:
-    found = screened()
-    assert list(found) == ["q1", "q2", "q4"]
-    assert reasons(found, "q1") == ALWAYS
-    assert reasons(found, "q2") == {"d2": "qrel"}
+    drops = screened()
+    assert list(drops) == ["q1", "q2", "q4"]
+    assert reasons(drops, "q1") == ALWAYS
+    assert reasons(drops, "q2") == {"d2": "qrel"}
     assert screened.summary == {
         "queries": 3,
         "before": 15,
@@ -85,18 +85,18 @@ def test_judged_documents_and_copies_are_always_named(screened: Any) -> None:
 
 def test_margins_are_taken_to_the_positive(screened: Any) -> None:
     """q1's stands at 98, q2's at 97; of q4's nothing is known."""
-    found = screened(absolute=0.0)
-    assert reasons(found, "q1") == {**ALWAYS, "d5": "margin"}
-    assert reasons(found, "q2") == {"d2": "qrel", "d7": "margin", "d6": "margin"}
-    assert reasons(found, "q4") == {}
-    found = screened("other", relative=0.97)  # above 95.06, and above 94.09
-    assert set(reasons(found, "q1")) == {*ALWAYS, "d5", "d0"}
-    assert set(reasons(found, "q2")) == {"d2", "d7", "d6", "d8"}
+    drops = screened(absolute=0.0)
+    assert reasons(drops, "q1") == {**ALWAYS, "d5": "margin"}
+    assert reasons(drops, "q2") == {"d2": "qrel", "d7": "margin", "d6": "margin"}
+    assert reasons(drops, "q4") == {}
+    drops = screened("other", relative=0.97)  # above 95.06, and above 94.09
+    assert set(reasons(drops, "q1")) == {*ALWAYS, "d5", "d0"}
+    assert set(reasons(drops, "q2")) == {"d2", "d7", "d6", "d8"}
 
 
 def test_a_querys_own_document_and_its_copies_are_no_negatives(tmp_path: Path, data: Path) -> None:
     """Whether rankings are without it or not. d6 has the text of d5, which query q1 is."""
-    own = toy.with_own(tmp_path / "data", data, [("q1", "d5")], left_out=False)
+    dataset = toy.with_own(tmp_path / "data", data, [("q1", "d5")], left_out=False)
     same = np.arange(40)
     same[6] = 5
     np.save(tmp_path / "documents.same.npy", same)
@@ -107,7 +107,7 @@ def test_a_querys_own_document_and_its_copies_are_no_negatives(tmp_path: Path, d
     screen(
         out,
         toy.INLINE,
-        data=own,
+        data=dataset,
         tokens=tmp_path,
         ranking=ranking,
         split="train",
@@ -136,12 +136,12 @@ def test_what_answers_a_query_with_the_same_text_is_relevant(screened: Any, tmp_
 
 def test_answers_are_a_reason(screened: Any, ranking: Path, tmp_path: Path) -> None:
     table = pq.read_table(ranking / "ranking.parquet")
-    hits = pa.array([one in ("d5", "d1", "d9") for one in table["doc_id"].to_pylist()])
+    hits = pa.array([doc_id in ("d5", "d1", "d9") for doc_id in table["doc_id"].to_pylist()])
     (tmp_path / "answered").mkdir()
     pq.write_table(table.append_column("hit", hits), tmp_path / "answered/ranking.parquet")
-    found = screened(over=tmp_path / "answered", answering=True)
-    assert reasons(found, "q1") == {**ALWAYS, "d5": "answer"}
-    assert reasons(found, "q4") == {"d9": "answer"}
+    drops = screened(over=tmp_path / "answered", answering=True)
+    assert reasons(drops, "q1") == {**ALWAYS, "d5": "answer"}
+    assert reasons(drops, "q4") == {"d9": "answer"}
     assert "hit" in pq.read_schema(tmp_path / "out/ranking.parquet").names  # whoever draws positives by it needs it
     with pytest.raises(ValueError, match="no column 'hit'"):
         screened("none", answering=True)
@@ -158,12 +158,12 @@ def test_the_ranker_has_a_vote_as_deep_as_it_was_asked(screened: Any, tmp_path: 
     }
     (tmp_path / "votes").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "votes/ranking.parquet")
-    found = screened(votes=tmp_path / "votes", vote={"above": 0.9, "depth": 3})
-    assert reasons(found, "q1") == ALWAYS  # d6 stands at rank 6
-    assert reasons(found, "q2") == {"d2": "qrel"}  # d8 at rank 4
-    assert reasons(found, "q4") == {"d10": "ranker's vote"}
-    found = screened("deep", votes=tmp_path / "votes", vote={"above": 0.9})
-    assert reasons(found, "q1") == {**ALWAYS, "d6": "ranker's vote"}
+    drops = screened(votes=tmp_path / "votes", vote={"above": 0.9, "depth": 3})
+    assert reasons(drops, "q1") == ALWAYS  # d6 stands at rank 6
+    assert reasons(drops, "q2") == {"d2": "qrel"}  # d8 at rank 4
+    assert reasons(drops, "q4") == {"d10": "ranker's vote"}
+    drops = screened("deep", votes=tmp_path / "votes", vote={"above": 0.9})
+    assert reasons(drops, "q1") == {**ALWAYS, "d6": "ranker's vote"}
 
 
 def test_reciprocal_neighbours_of_relevant_documents_found_or_not(screened: Any, tmp_path: Path, data: Path) -> None:
@@ -174,11 +174,11 @@ def test_reciprocal_neighbours_of_relevant_documents_found_or_not(screened: Any,
     vectors.mkdir()
     turned = [[np.cos(angle[f"d{i}"]), np.sin(angle[f"d{i}"])] for i in range(40)]
     toy.write_document_vectors(vectors, [np.asarray(turned, np.float32)])
-    found = screened(vectors=vectors, reciprocal=1)
-    assert reasons(found, "q1") == ALWAYS  # d6's nearest is d7
-    assert reasons(found, "q4") == {"d9": "reciprocal neighbour"}
-    found = screened("two", vectors=vectors, reciprocal=2)
-    assert reasons(found, "q1") == {**ALWAYS, "d6": "reciprocal neighbour", "d7": "reciprocal neighbour"}
+    drops = screened(vectors=vectors, reciprocal=1)
+    assert reasons(drops, "q1") == ALWAYS  # d6's nearest is d7
+    assert reasons(drops, "q4") == {"d9": "reciprocal neighbour"}
+    drops = screened("two", vectors=vectors, reciprocal=2)
+    assert reasons(drops, "q1") == {**ALWAYS, "d6": "reciprocal neighbour", "d7": "reciprocal neighbour"}
 
 
 def test_some_cases_of_each_reason_are_kept_for_people(screened: Any, tmp_path: Path) -> None:

@@ -105,12 +105,14 @@ def cut(monkeypatch, **most):
 @pytest.mark.parametrize(("queries", "workers", "pieces"), [(41, 1, 1), (41, 4, 4), (9, 4, 5), (9, 12, 15)])
 def test_each_worker_has_work(vectors, queries, workers, pieces):
     """Blocks of queries, and parts of the documents where these are not enough; all shards of a block, each once."""
-    found = step._pieces(vectors, DOCS, ASKED, cuts=step.ON_GPU._replace(queries=queries), workers=workers)
-    assert len({piece.file for piece in found}) == len(found) == pieces
+    slices = step._pieces(vectors, DOCS, ASKED, cuts=step.ON_GPU._replace(queries=queries), workers=workers)
+    assert len({piece.file for piece in slices}) == len(slices) == pieces
     for start in range(0, ASKED, queries):
-        own = [piece.task for piece in found if piece.task["start"] == start]
-        assert [end for one in own for end in (one["first"], one["last"])][1:-1:2] == [one["first"] for one in own[1:]]
-        assert [own[0]["order"][0], own[-1]["order"][1]] == [0, DOCS]
+        tasks = [piece.task for piece in slices if piece.task["start"] == start]
+        assert [end for task in tasks for end in (task["first"], task["last"])][1:-1:2] == [
+            task["first"] for task in tasks[1:]
+        ]
+        assert [tasks[0]["order"][0], tasks[-1]["order"][1]] == [0, DOCS]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +123,9 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, querie
     monkeypatch.setattr(step, "QUERIES_MERGED", merged)
     (tmp_path / "vectors").mkdir()
     (tmp_path / "out").mkdir()
-    other = write_vectors(tmp_path / "vectors", data, np.float32, shard)
-    _, rows = ranked(tmp_path / "out", INLINE, data, other)
-    assert rows == sorted_whole(data, other)
+    vectors = write_vectors(tmp_path / "vectors", data, np.float32, shard)
+    _, rows = ranked(tmp_path / "out", INLINE, data, vectors)
+    assert rows == sorted_whole(data, vectors)
 
 
 def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
@@ -145,9 +147,9 @@ def test_a_killed_search_continues_with_its_finished_files(monkeypatch, data, ve
     (tmp_path / f".{pieces[0].file}.0123abcd").write_text("half")
     _, rows = ranked(tmp_path, INLINE, data, vectors)
     expected = sorted_whole(data, vectors)
-    ours = {row[0] for row in expected[10 * K : 20 * K]}
-    assert [row for row in rows if row[0] not in ours] == [row for row in expected if row[0] not in ours]
-    assert [row[1:] for row in rows if row[0] in ours and row[2] == 1] == [("d0", 1, 999.0)] * 10
+    query_ids = {row[0] for row in expected[10 * K : 20 * K]}
+    assert [row for row in rows if row[0] not in query_ids] == [row for row in expected if row[0] not in query_ids]
+    assert [row[1:] for row in rows if row[0] in query_ids and row[2] == 1] == [("d0", 1, 999.0)] * 10
     # Killed while it merged: the part that is missing is merged again, and no other.
     part = tmp_path / "ranking.parquet" / "00000000.parquet"
     digests = tiny.kept(tmp_path)
@@ -229,10 +231,10 @@ def test_recall_is_of_the_sampled_queries(data, vectors, tmp_path):
     """With large numbers hardly any scores are equal, and a flat index finds everything."""
     for name in ("vectors", "index", "out"):
         (tmp_path / name).mkdir()
-    other = write_vectors(tmp_path / "vectors", data, np.float32, 200, low=-(2**20), high=2**20)
-    build_index(tmp_path / "index", INLINE, vectors=other, factory="Flat")
+    folder = write_vectors(tmp_path / "vectors", data, np.float32, 200, low=-(2**20), high=2**20)
+    build_index(tmp_path / "index", INLINE, vectors=folder, factory="Flat")
     config = SearchConfig(index="Flat", sample=5)
-    summary, _ = ranked(tmp_path / "out", INLINE, data, other, config=config, index=tmp_path / "index")
+    summary, _ = ranked(tmp_path / "out", INLINE, data, folder, config=config, index=tmp_path / "index")
     assert summary[f"recall@{K} of exact"] == 1.0
 
 
@@ -261,12 +263,12 @@ def test_a_factory_that_faiss_does_not_know_changes_nothing(vectors, tmp_path):
 def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
     (tmp_path / "vectors").mkdir()
     (tmp_path / "out").mkdir()
-    other = write_vectors(tmp_path / "vectors", data, np.float32, 100)
-    lengths = json.loads((other / "documents.json").read_text())
+    folder = write_vectors(tmp_path / "vectors", data, np.float32, 100)
+    lengths = json.loads((folder / "documents.json").read_text())
     lengths.popitem()
-    (other / "documents.json").write_text(json.dumps(lengths))
+    (folder / "documents.json").write_text(json.dumps(lengths))
     with pytest.raises(ValueError, match="vectors of 400 documents, and the collection has 500"):
-        search(tmp_path / "out", INLINE, data=data, vectors=other, queries=other, k=5, config=SearchConfig())
+        search(tmp_path / "out", INLINE, data=data, vectors=folder, queries=folder, k=5, config=SearchConfig())
 
 
 @pytest.mark.parametrize("factory", [None, "Flat"])
@@ -279,9 +281,9 @@ def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(data, tm
         index = tmp_path / "index"
         index.mkdir()
         build_index(index, INLINE, vectors=vectors, factory=factory)
-    own = toy.with_own(tmp_path / "data", data, [("q0", one) for one in ("d1", "d2", "d3")] + [("q1", "d1")])
+    dataset = toy.with_own(tmp_path / "data", data, [("q0", doc_id) for doc_id in ("d1", "d2", "d3")] + [("q1", "d1")])
     rankings = []
-    for number, (folder, k) in enumerate([(data, DOCS), (own, K)]):
+    for number, (folder, k) in enumerate([(data, DOCS), (dataset, K)]):
         out = tmp_path / str(number)
         out.mkdir()
         search(
@@ -295,4 +297,4 @@ def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(data, tm
             index=index,
         )
         rankings.append(pq.read_table(out / "ranking.parquet").to_pylist())
-    assert toy.without_own(rankings[0], own, K) == rankings[1]
+    assert toy.without_own(rankings[0], dataset, K) == rankings[1]

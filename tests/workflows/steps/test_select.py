@@ -19,11 +19,13 @@ DEV = ["q3", "q9", "q15", "q21"]
 
 def entry(place: Path, name: str, ranks: list[int], *, trained: bool, seed: int = 1, **more: Any) -> dict[str, Any]:
     """A system that has the right document of each dev query at a rank; 0 for nowhere."""
-    found = {}
+    lists = {}
     for query, rank in zip(DEV, ranks, strict=True):
-        others = [f"d{number}" for number in (1, 2, 4, 5)]
-        found[query] = others if not rank else [*others[: rank - 1], f"d{query[1:]}", *others[rank - 1 :]]
-    ranking = toy.write_ranking(place / f"{name} {seed}", found)
+        distractors = [f"d{number}" for number in (1, 2, 4, 5)]
+        lists[query] = (
+            distractors if not rank else [*distractors[: rank - 1], f"d{query[1:]}", *distractors[rank - 1 :]]
+        )
+    ranking = toy.write_ranking(place / f"{name} {seed}", lists)
     return {"system": name, "seed": seed, "trained": trained, "ranking": ranking, "queries": None, **more}
 
 
@@ -31,12 +33,12 @@ def selected(place: Path, data: Path, systems: list[dict[str, Any]], split: str 
     out = place / "out"
     out.mkdir()
     select(out, toy.INLINE, data=data, split=split, measure="RR@10", systems=systems)
-    made: dict[str, Any] = json.loads((out / "selection.json").read_text())
-    return made
+    selection: dict[str, Any] = json.loads((out / "selection.json").read_text())
+    return selection
 
 
 def test_the_planted_winners_are_selected_by_the_mean_over_seeds(tmp_path: Path, data: Path) -> None:
-    made = selected(
+    selection = selected(
         tmp_path,
         data,
         [
@@ -48,30 +50,35 @@ def test_the_planted_winners_are_selected_by_the_mean_over_seeds(tmp_path: Path,
             entry(tmp_path, "steady", [1, 1, 2, 1], trained=True, seed=2),
         ],
     )
-    assert (made["system"], made["baseline"], made["why"], made["queries"]) == ("steady", "fusion", "", 4)
-    values = {one["system"]: one["value"] for one in made["candidates"]}
+    assert (selection["system"], selection["baseline"], selection["why"], selection["queries"]) == (
+        "steady",
+        "fusion",
+        "",
+        4,
+    )
+    values = {candidate["system"]: candidate["value"] for candidate in selection["candidates"]}
     assert values == {"BM25": 0.625, "fusion": 0.75, "lucky": 0.75, "steady": 0.875}
-    (steady,) = [one for one in made["candidates"] if one["system"] == "steady"]
-    each = np.array([1, 1, 0.75, 0.75])
-    assert steady["standard_error"] == pytest.approx(each.std(ddof=1) / 2)
-    (fusion,) = [one for one in made["candidates"] if one["system"] == "fusion"]
+    (steady,) = [candidate for candidate in selection["candidates"] if candidate["system"] == "steady"]
+    sample = np.array([1, 1, 0.75, 0.75])
+    assert steady["standard_error"] == pytest.approx(sample.std(ddof=1) / 2)
+    (fusion,) = [candidate for candidate in selection["candidates"] if candidate["system"] == "fusion"]
     assert fusion["behind"] == pytest.approx(0.125)
-    assert fusion["behind_error"] == pytest.approx((each - [1, 1, 0.5, 0.5]).std(ddof=1) / 2)
+    assert fusion["behind_error"] == pytest.approx((sample - [1, 1, 0.5, 0.5]).std(ddof=1) / 2)
     assert (steady["behind"], steady["behind_error"]) == (0, 0)
 
 
 def test_of_equals_the_first_is_selected(tmp_path: Path, data: Path) -> None:
     systems = [entry(tmp_path, name, [1, 1, 2, 0], trained=name < "c") for name in "abcd"]
-    made = selected(tmp_path, data, systems)
-    assert (made["system"], made["baseline"]) == ("a", "c")
+    selection = selected(tmp_path, data, systems)
+    assert (selection["system"], selection["baseline"]) == ("a", "c")
 
 
 def test_all_are_measured_on_the_queries_that_all_have(tmp_path: Path, data: Path) -> None:
     """One that ranks a sample alone does not win by what others do on the rest."""
-    (asked,) = judged_queries(data, "dev", 1).to_pylist()
-    assert [asked] == measured_queries(data, "dev", 1)
-    ranks = [1 if query == asked else 0 for query in DEV]
-    made = selected(
+    (row,) = judged_queries(data, "dev", 1).to_pylist()
+    assert [row] == measured_queries(data, "dev", 1)
+    ranks = [1 if query == row else 0 for query in DEV]
+    selection = selected(
         tmp_path,
         data,
         [
@@ -80,13 +87,13 @@ def test_all_are_measured_on_the_queries_that_all_have(tmp_path: Path, data: Pat
             entry(tmp_path, "retriever", [2, 2, 2, 2], trained=True),
         ],
     )
-    assert made["queries"] == 1
-    assert made["system"] == "ranker"
-    assert [one["standard_error"] for one in made["candidates"]] == [None] * 3
+    assert selection["queries"] == 1
+    assert selection["system"] == "ranker"
+    assert [candidate["standard_error"] for candidate in selection["candidates"]] == [None] * 3
 
 
 @pytest.mark.parametrize(
-    ("kinds", "split", "why"),
+    ("kinds", "split", "reason"),
     [
         ([False, False], "dev", "no system was trained"),
         ([True, True], "dev", "every system was trained"),
@@ -94,14 +101,14 @@ def test_all_are_measured_on_the_queries_that_all_have(tmp_path: Path, data: Pat
     ],
 )
 def test_where_nothing_is_selected_the_file_says_why(
-    tmp_path: Path, data: Path, kinds: list[bool], split: str, why: str
+    tmp_path: Path, data: Path, kinds: list[bool], split: str, reason: str
 ) -> None:
     systems = [entry(tmp_path, str(number), [1] * 4, trained=kind) for number, kind in enumerate(kinds)]
-    made = selected(tmp_path, data, systems, split)
-    assert (made["system"], made["baseline"], made["why"]) == (None, None, why)
+    selection = selected(tmp_path, data, systems, split)
+    assert (selection["system"], selection["baseline"], selection["why"]) == (None, None, reason)
 
 
 def test_where_no_query_is_judged_costs_choose_nothing(tmp_path: Path, data: Path) -> None:
     systems = [entry(tmp_path, name, [1] * 4, trained=False, cost=cost) for cost, name in enumerate("ab")]
-    made = selected(tmp_path, data, systems, "validation")
-    assert (made["candidates"], "deploy" in made) == ([], False)
+    selection = selected(tmp_path, data, systems, "validation")
+    assert (selection["candidates"], "deploy" in selection) == ([], False)

@@ -88,8 +88,8 @@ def alone(vectors: Path, row: dict[str, Any], **config: Any) -> list[float]:
 def test_each_group_gets_its_labels_as_alone_and_nothing_else_changes(
     smoothed: Any, vectors: Path, labels: str
 ) -> None:
-    found = smoothed(labels=labels)
-    for row, before in zip(found, ROWS, strict=True):
+    rows = smoothed(labels=labels)
+    for row, before in zip(rows, ROWS, strict=True):
         assert row["targets"] == pytest.approx(alone(vectors, before, labels=labels), abs=1e-5)
         assert (row["query_id"], row["visit"], row["doc_ids"], row["teacher"]) == (
             before["query_id"],
@@ -97,11 +97,11 @@ def test_each_group_gets_its_labels_as_alone_and_nothing_else_changes(
             before["doc_ids"],
             before.get("teacher"),
         )
-    assert found[3]["targets"] == [0.0] * 3
-    assert found[2]["targets"] == [1.0]
-    assert found[1]["targets"][1] > 0
-    assert found[1]["targets"][3] > 0
-    assert found[5]["targets"][8] > 0
+    assert rows[3]["targets"] == [0.0] * 3
+    assert rows[2]["targets"] == [1.0]
+    assert rows[1]["targets"][1] > 0
+    assert rows[1]["targets"][3] > 0
+    assert rows[5]["targets"][8] > 0
 
 
 def test_the_summary_says_how_targets_are_spread(smoothed: Any) -> None:
@@ -120,12 +120,12 @@ def test_the_summary_says_how_targets_are_spread(smoothed: Any) -> None:
 
 def test_uniform_labels_take_as_much_from_the_ground_truth_as_evidence_does(smoothed: Any) -> None:
     evidence = [row["targets"] for row in smoothed(name="evidence")]
-    found = [row["targets"] for row in smoothed(labels="uniform")]
-    for one, other, truth in zip(evidence, found, ([0], [1, 3], [0], [], [0], [8]), strict=True):
-        assert sum(one[i] for i in truth) == pytest.approx(sum(other[i] for i in truth), abs=1e-6)
-        assert len({round(share, 6) for i, share in enumerate(other) if i not in truth}) <= 1
-        assert len({round(other[i], 6) for i in truth}) <= 1
-        assert sum(other) == pytest.approx(1.0 if truth else 0.0, abs=1e-6)
+    targets = [row["targets"] for row in smoothed(labels="uniform")]
+    for expected, actual, truth in zip(evidence, targets, ([0], [1, 3], [0], [], [0], [8]), strict=True):
+        assert sum(expected[i] for i in truth) == pytest.approx(sum(actual[i] for i in truth), abs=1e-6)
+        assert len({round(share, 6) for i, share in enumerate(actual) if i not in truth}) <= 1
+        assert len({round(actual[i], 6) for i in truth}) <= 1
+        assert sum(actual) == pytest.approx(1.0 if truth else 0.0, abs=1e-6)
     assert [row["targets"] for row in smoothed(name="given", labels="uniform", epsilon=0.2)][4] == pytest.approx(
         [0.8, 0.1, 0.1]
     )
@@ -135,12 +135,12 @@ def test_uniform_labels_take_as_much_from_the_ground_truth_as_evidence_does(smoo
 def test_similarities_within_a_smaller_context(smoothed: Any, vectors: Path, context: int) -> None:
     """The ground truth wherever it stands, and the first others; the rest is as if it were not there."""
     for row, before in zip(smoothed(context=context), ROWS, strict=True):
-        given = before.get("targets", [1.0] + [0.0] * (len(before["doc_ids"]) - 1))  # type: ignore[attr-defined]
-        others = [i for i, target in enumerate(given) if target == 0]
-        true = [i for i, target in enumerate(given) if target > 0]
-        chosen = sorted(true + others[: max(0, context - len(true))])
-        wanted = [0.0] * len(given)
-        part = {**before, "doc_ids": [before["doc_ids"][i] for i in chosen], "targets": [given[i] for i in chosen]}
+        targets = before.get("targets", [1.0] + [0.0] * (len(before["doc_ids"]) - 1))  # type: ignore[attr-defined]
+        negatives = [i for i, target in enumerate(targets) if target == 0]
+        true = [i for i, target in enumerate(targets) if target > 0]
+        chosen = sorted(true + negatives[: max(0, context - len(true))])
+        wanted = [0.0] * len(targets)
+        part = {**before, "doc_ids": [before["doc_ids"][i] for i in chosen], "targets": [targets[i] for i in chosen]}
         for i, share in zip(chosen, alone(vectors, part), strict=True):
             wanted[i] = share
         assert row["targets"] == pytest.approx(wanted, abs=1e-5)
@@ -151,15 +151,15 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, sm
     wanted = smoothed(name="wanted")
     monkeypatch.setattr(step, "GROUPS_AT_ONCE", many)
     monkeypatch.setattr(step, "contexts_per_batch", lambda candidates, device: 1)
-    for row, other in zip(smoothed(), wanted, strict=True):
-        assert row["targets"] == pytest.approx(other["targets"], abs=1e-6)
+    for row, expected in zip(smoothed(), wanted, strict=True):
+        assert row["targets"] == pytest.approx(expected["targets"], abs=1e-6)
 
 
 def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Machine, smoothed: Any) -> None:
     wanted = smoothed(name="wanted")
     monkeypatch.setattr(step, "GROUPS_AT_ONCE", 2)
-    for row, other in zip(smoothed(machine=ray), wanted, strict=True):
-        assert row["targets"] == pytest.approx(other["targets"], abs=1e-6)
+    for row, expected in zip(smoothed(machine=ray), wanted, strict=True):
+        assert row["targets"] == pytest.approx(expected["targets"], abs=1e-6)
 
 
 def test_queries_that_were_not_encoded_are_a_mistake_that_says_so(smoothed: Any) -> None:
@@ -173,9 +173,9 @@ def test_queries_that_were_not_encoded_are_a_mistake_that_says_so(smoothed: Any)
 @pytest.fixture(scope="module")
 def ranking(toys: Path) -> Path:
     """Each query finds 20 documents; query 1 finds both copies of two texts, of which d1 and so d31 are relevant."""
-    found = {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(1, 21)] for i in range(24) if i != 8}
-    found["q1"] = ["d31", "d5", "d0", "d30", "d6", "d7"]
-    return toy.write_ranking(toys / "smooth-ranking", found)
+    lists = {f"q{i}": [f"d{(i + 3 * k) % 40}" for k in range(1, 21)] for i in range(24) if i != 8}
+    lists["q1"] = ["d31", "d5", "d0", "d30", "d6", "d7"]
+    return toy.write_ranking(toys / "smooth-ranking", lists)
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_a_relevant_document_that_is_not_labelled_is_a_candidate_like_others(
     )
     groups = Groups(tmp_path / "groups.parquet", data)
     for i, query in enumerate(range(0, 24, 6)):
-        documents, (own, found) = groups[i].documents.tolist(), (query, (query + 9) % 40)
+        documents, (relevant, hit) = groups[i].documents.tolist(), (query, (query + 9) % 40)
         assert groups[i].targets.tolist() == [1.0, 0, 0, 0, 0, 0]
-        assert {f"d{documents[0]}"} == keyed_sample([f"d{own}", f"d{found}"], 1, "labelled", f"q{query}")
-        assert documents.count(found) == 1
+        assert {f"d{documents[0]}"} == keyed_sample([f"d{relevant}", f"d{hit}"], 1, "labelled", f"q{query}")
+        assert documents.count(hit) == 1

@@ -31,14 +31,14 @@ def test_a_start_retriever(tmp_path: Path, encoder: Path, towers: str) -> None:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_a_start_ranker_has_the_same_head_wherever_it_is_made(tmp_path: Path, encoder: Path, pooling: str) -> None:
-    found: list[dict[str, Any]] = []
+    summaries: list[dict[str, Any]] = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        found.append(start(tmp_path / name, toy.INLINE, config=toy.ranker_config(encoder, pooling=pooling)))
-    assert found[0] == found[1]
+        summaries.append(start(tmp_path / name, toy.INLINE, config=toy.ranker_config(encoder, pooling=pooling)))
+    assert summaries[0] == summaries[1]
     a, b = (sorted((tmp_path / name / "model").rglob("*.safetensors")) for name in ("a", "b"))
-    for one, other in zip(a, b, strict=True):
-        first, second = load_file(one), load_file(other)
+    for file, twin in zip(a, b, strict=True):
+        first, second = load_file(file), load_file(twin)
         assert all(first[key].equal(second[key]) for key in first)
 
 
@@ -49,23 +49,23 @@ def test_two_towers_begin_from_one_trained_encoder(tmp_path: Path, encoder: Path
 
     for name in ("shared", "separate"):
         (tmp_path / name).mkdir()
-    own = {"weights": weights, "layers": 1}
-    start(tmp_path / "shared", toy.INLINE, config=toy.retriever_config(encoder, towers="shared", **own))
+    options = {"weights": weights, "layers": 1}
+    start(tmp_path / "shared", toy.INLINE, config=toy.retriever_config(encoder, towers="shared", **options))
     trained = DualEncoder.load(tmp_path / "shared" / "model")
     with torch.no_grad():
         for weight in trained.parameters():
             weight += 0.25
     trained.save(tmp_path / "shared" / "model", tmp_path / "shared" / "tokenizer")
-    config = toy.retriever_config(encoder, towers="separate", projection=4, projections="alike", **own)
+    config = toy.retriever_config(encoder, towers="separate", projection=4, projections="alike", **options)
     start(tmp_path / "separate", toy.INLINE, config=config, encoder=tmp_path / "shared")
     model = DualEncoder.load(tmp_path / "separate" / "model")
     assert (model.config.towers, model.config.weights, model.config.model) == ("separate", weights, str(encoder))
     assert model.tower("query") is not model.tower("document")
-    theirs = trained.tower("query").state_dict()
+    tower_weights = trained.tower("query").state_dict()
     for side in ("query", "document"):
         own_weights = model.tower(side).state_dict()
-        assert own_weights.keys() == theirs.keys()
-        assert all(theirs[key].equal(own_weights[key]) for key in theirs)
+        assert own_weights.keys() == tower_weights.keys()
+        assert all(tower_weights[key].equal(own_weights[key]) for key in tower_weights)
 
 
 def test_done_again_on_the_same_place_it_is_the_same(tmp_path: Path, encoder: Path) -> None:
@@ -102,21 +102,21 @@ def test_an_encoder_as_it_comes_is_what_sentence_transformers_loads(
         encoder, pooling=None, similarity=None, query_tokens=None, document_tokens=None, dropout=None
     )
     summary = start_as_it_comes(tmp_path, toy.INLINE, config=config, most=most)
-    expected, found = SentenceTransformer(str(encoder), device="cpu"), SentenceTransformer(str(tmp_path / "model"))
+    expected, model = SentenceTransformer(str(encoder), device="cpu"), SentenceTransformer(str(tmp_path / "model"))
     texts = ["bara nami", "nami " * 70]
     limit = min(expected.max_seq_length or 0, most)
-    assert read_json(tmp_path / "model" / MODEL_CONFIG)["document_tokens"] == found.max_seq_length == limit
+    assert read_json(tmp_path / "model" / MODEL_CONFIG)["document_tokens"] == model.max_seq_length == limit
     assert ("note" in summary) == (note and (expected.max_seq_length or 0) > most)
     expected.max_seq_length = limit
     wanted = expected.encode(texts, normalize_embeddings=True)
-    np.testing.assert_allclose(found.encode(texts), wanted, atol=1e-5)
+    np.testing.assert_allclose(model.encode(texts), wanted, atol=1e-5)
 
 
 def test_lengths_of_the_config_and_of_the_folder_count(tmp_path: Path, encoder: Path, retriever: Path) -> None:
-    own = read_json(retriever / "model" / MODEL_CONFIG)
+    settings = read_json(retriever / "model" / MODEL_CONFIG)
     keys = {"pooling": None, "similarity": None, "dropout": None}
     for name, source, lengths, wanted in (
-        ("folder", retriever / "model", (None, None), (own["query_tokens"], own["document_tokens"])),
+        ("folder", retriever / "model", (None, None), (settings["query_tokens"], settings["document_tokens"])),
         ("config", encoder, (9, None), (9, 20)),
     ):
         (tmp_path / name).mkdir()

@@ -35,13 +35,13 @@ JUDGED = [("q0", "d2", 0), ("q0", "d1", 1), ("q0", "d0", 1), ("q1", "d2", 1)]
 
 def write_places(folder: Path, answers: dict[str, list[str]] = ANSWERS) -> dict[str, Path]:
     """The collection, and its ranking that says which documents bear an answer."""
-    asked = [
-        {"query_id": query, "text": f"where {query}", "answers": found, "split": "train"}
-        for query, found in answers.items()
+    queries = [
+        {"query_id": query, "text": f"where {query}", "answers": phrases, "split": "train"}
+        for query, phrases in answers.items()
     ]
     rows: dict[str, tuple[pa.Schema, list[dict[str, Any]]]] = {
         "documents": (DOCUMENTS, [dict(zip(DOCUMENTS.names, row, strict=True)) for row in TEXTS]),
-        "queries": (QUERIES, asked),
+        "queries": (QUERIES, queries),
         "qrels": (QRELS, [{"query_id": q, "doc_id": d, "relevance": r, "split": "train"} for q, d, r in JUDGED]),
         "ranking": (
             ANSWERED,
@@ -51,8 +51,8 @@ def write_places(folder: Path, answers: dict[str, list[str]] = ANSWERS) -> dict[
             ],
         ),
     }
-    for name, (schema, of) in rows.items():
-        write(folder / f"{name}.parquet", pa.Table.from_pylist(of, schema=schema), schema)
+    for name, (schema, records) in rows.items():
+        write(folder / f"{name}.parquet", pa.Table.from_pylist(records, schema=schema), schema)
     return {"data": folder, "ranking": folder}
 
 
@@ -104,10 +104,10 @@ def test_a_generator_of_a_fold_has_seen_all_but_that_fold(tmp_path: Path) -> Non
     places = write_places(tmp_path, {f"q{i}": ["Oslo"] for i in range(30)})
     for fold in range(3):
         seen = set(written(tmp_path / f"out {fold}", places, [fold, 3], kind="answer"))
-        own = {f"q{i}" for i in range(30) if fold_of(f"q{i}", 3) == fold}
-        assert own
-        assert not seen & own
-        assert seen | own == {f"q{i}" for i in range(30)}
+        members = {f"q{i}" for i in range(30) if fold_of(f"q{i}", 3) == fold}
+        assert members
+        assert not seen & members
+        assert seen | members == {f"q{i}" for i in range(30)}
 
 
 def test_without_a_target_there_is_nothing_to_learn(tmp_path: Path) -> None:

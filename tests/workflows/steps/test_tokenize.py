@@ -27,8 +27,8 @@ def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retr
     tokenizer = load_tokenizer(retriever / "model")
     documents = pq.read_table(data / "documents.parquet").to_pylist()
     written = [document_text(row["title"], row["text"]) for row in documents]
-    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
-    for name, texts in (("documents", written), ("queries", asked)):
+    queries = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    for name, texts in (("documents", written), ("queries", queries)):
         store = Tokens.open(tokens, name)
         assert len(store) == len(texts)
         for i, text in enumerate(texts):
@@ -91,10 +91,10 @@ def test_prompts_stand_before_the_texts(tmp_path: Path, data: Path, encoder: Pat
 
 
 def test_tokens_are_of_one_prompt(tmp_path: Path, tokens: Path, retriever: Path, encoder: Path) -> None:
-    other = toy.started(tmp_path / "other", toy.retriever_config(encoder, query_prompt="bara: "))
+    other_retriever = toy.started(tmp_path / "other", toy.retriever_config(encoder, query_prompt="bara: "))
     assert len(TokenStore(tokens, retriever / "model").queries) == 24
     with pytest.raises(UserError, match="these tokens were made with a different tokenizer"):
-        TokenStore(tokens, other / "model")
+        TokenStore(tokens, other_retriever / "model")
 
 
 def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, data: Path, encoder: Path) -> None:
@@ -116,9 +116,9 @@ def test_documents_with_the_same_text_are_known(tokens: Path) -> None:
 
 
 def test_queries_with_the_same_text_are_known(data: Path, tokens: Path) -> None:
-    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    queries = pq.read_table(data / "queries.parquet")["text"].to_pylist()
     same = np.load(tokens / "queries.same.npy")
-    assert same.tolist() == [asked.index(text) for text in asked]
+    assert same.tolist() == [queries.index(text) for text in queries]
 
 
 def test_long_texts_are_cut_and_short_ones_are_not(tmp_path: Path, data: Path, tokens: Path, encoder: Path) -> None:

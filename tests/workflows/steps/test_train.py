@@ -168,8 +168,8 @@ def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray:
     assert summary["workers"] == 2
     a, b = lines(tmp_path / "ray"), lines(tmp_path / "inline")
     assert [line["update"] for line in a if "dev loss" in line] == [0, 2, 4]
-    for one, other in zip(a, b, strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=2e-5)
+    for value, expected in zip(a, b, strict=True):
+        assert value == pytest.approx(expected, rel=1e-3, abs=2e-5)
     moments, wanted = (load_file(tmp_path / name / "state/optimizer.safetensors") for name in ("ray", "inline"))
     for key in wanted:
         torch.testing.assert_close(moments[key], wanted[key], rtol=5e-3, atol=2e-5, msg=key)
@@ -182,8 +182,8 @@ def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray:
 
 def test_training_on_contexts_lowers_the_divergence(coder: Any, tmp_path: Path) -> None:
     coder("out", updates=40, batch=12, log_every=10, learning_rate=5e-3, warmup=0.0)
-    found = [line["divergence (group)"] for line in lines(tmp_path / "out")]
-    assert found[-1] < 0.3 * found[0]
+    divergences = [line["divergence (group)"] for line in lines(tmp_path / "out")]
+    assert divergences[-1] < 0.3 * divergences[0]
 
 
 def test_an_objective_that_is_given_what_it_does_not_take_says_so(run: Any, tmp_path: Path, vectors: Path) -> None:
