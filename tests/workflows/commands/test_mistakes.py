@@ -69,8 +69,8 @@ def test_a_model_that_does_not_fit_is_told_with_the_plan(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, command: str
 ) -> None:
     shutil.copytree(encoder, tmp_path / "three")
-    about = AutoConfig.from_pretrained(encoder, num_labels=3)
-    AutoModelForSequenceClassification.from_config(about).save_pretrained(tmp_path / "three")
+    config = AutoConfig.from_pretrained(encoder, num_labels=3)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "three")
     place = tiny.place(tmp_path / "place", tiny.ar2(beir, encoder))
     ranker = ["--set", f"ranker.model.model={tmp_path / 'three'}", "--set", "ranker.model.pooling=cls"]
     assert place(command, *ranker) == 2
@@ -461,14 +461,14 @@ def test_a_place_that_one_may_not_write_to_is_named_before_anything_is_done(
         return io.BytesIO()
 
     monkeypatch.setattr("sparring.components.files.tempfile.TemporaryFile", denied)
-    for there in (folder / "new" / "deep", folder):
-        places = {"store": place.store, "runs": place.runs, which: there}
+    for path in (folder / "new" / "deep", folder):
+        places = {"store": place.store, "runs": place.runs, which: path}
         words = ["--store", str(places["store"]), "--runs", str(places["runs"]), command, str(place.config)]
         assert tiny.main([*words, "--cluster", str(place.folder / "inline.yaml")]) == 2
         out, err = said()
         assert (out, err.count("\n")) == ("", 1)
         assert re.fullmatch(
-            rf"error: {there}\S*: the (store|run) cannot be there, as {folder} cannot be written to "
+            rf"error: {path}\S*: the (store|run) cannot be there, as {folder} cannot be written to "
             rf"\(Permission denied\){MOVED[which]}\n",
             err,
         )
@@ -481,11 +481,11 @@ def test_a_store_that_one_may_not_even_read_is_named(
     tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tiny.place(tmp_path / "place", {"recipe": "adapt", "data": {"format": "lines", "path": "README.md"}})
-    monkeypatch.setattr("sparring.workflows.store.object_store.os.access", lambda at, _: Path(at) != tmp_path)
+    monkeypatch.setattr("sparring.workflows.store.object_store.os.access", lambda path, _: Path(path) != tmp_path)
     for command in ("plan", "run", "show", "clean"):
         assert tiny.main(["--store", str(tmp_path / "a" / "b"), command, str(place.config)]) == 2
-        why = rf"{tmp_path}/a/b: the store cannot be there, as {tmp_path} may not be read"
-        assert re.fullmatch(rf"error: {why}{MOVED['store']}\n", said()[1])
+        reason = rf"{tmp_path}/a/b: the store cannot be there, as {tmp_path} may not be read"
+        assert re.fullmatch(rf"error: {reason}{MOVED['store']}\n", said()[1])
 
 
 def test_a_part_of_the_store_that_is_anothers_is_named(
@@ -536,8 +536,8 @@ def test_what_a_command_writes_is_tried_before_its_work(
         (["convert", "x", out, "--model", "y"], "another DIRECTORY"),
     ):
         assert tiny.main(["--store", str(played.store), "--runs", str(played.runs), *words]) == 2
-        why = rf"{tmp_path} cannot be written to \(Permission denied\)"
-        assert re.fullmatch(rf"error: {out}: cannot be written, as {why}; accepted: {another}\n", "".join(said()))
+        reason = rf"{tmp_path} cannot be written to \(Permission denied\)"
+        assert re.fullmatch(rf"error: {out}: cannot be written, as {reason}; accepted: {another}\n", "".join(said()))
 
 
 def test_a_store_that_becomes_read_only_is_named(

@@ -47,8 +47,8 @@ def place(played: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def service(place: Place) -> Iterator[Served]:
-    with served(place) as one:
-        yield one
+    with served(place) as service:
+        yield service
 
 
 @pytest.fixture
@@ -65,15 +65,15 @@ def queries(place: Place) -> list[dict[str, str]]:
 
 def test_every_system_finds_what_the_run_found(place: Place, service: Served) -> None:
     """In the run's order, with its scores."""
-    found = service.get("/systems")
-    names = [one["name"] for one in found["systems"]]
+    response = service.get("/systems")
+    names = [system["name"] for system in response["systems"]]
     assert {"BM25", "start model", "warm retriever", "retriever 1", "ranker over retriever 1"} <= set(names)
-    assert (found["name"], found["collection"]) == ("tiny", place.metrics()["rows"][0]["collection"])
+    assert (response["name"], response["collection"]) == ("tiny", place.metrics()["rows"][0]["collection"])
     table = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])
-    assert found["examples"] == table["text"].to_pylist()[:5]
-    assert [one["low"] for one in found["systems"]] == [None] * len(names)  # too few queries of dev
+    assert response["examples"] == table["text"].to_pylist()[:5]
+    assert [system["low"] for system in response["systems"]] == [None] * len(names)  # too few queries of dev
     candidates = json.loads((place.artifact("selection") / "selection.json").read_text())["candidates"]
-    assert found["default"] == max(candidates, key=lambda one: one["value"])["system"]
+    assert response["default"] == max(candidates, key=lambda candidate: candidate["value"])["system"]
     ranked = {
         "retriever 1": "retriever 1 ranking (test)",
         "BM25": "bm25 ranking (test)",
@@ -85,10 +85,10 @@ def test_every_system_finds_what_the_run_found(place: Place, service: Served) ->
         table = pq.read_table(place.artifact(label) / "ranking.parquet").to_pylist()
         for query in queries(place):
             wanted = [row for row in table if row["query_id"] == query["query_id"]][:5]
-            found = service.ask(query["text"], len(wanted), name)
+            response = service.ask(query["text"], len(wanted), name)
             # Of documents that say the same rounding decides which comes first.
-            assert [says[doc_id] for doc_id, _ in found] == [says[row["doc_id"]] for row in wanted]
-            assert [score for _, score in found] == pytest.approx([row["score"] for row in wanted], abs=1e-4)
+            assert [says[doc_id] for doc_id, _ in response] == [says[row["doc_id"]] for row in wanted]
+            assert [score for _, score in response] == pytest.approx([row["score"] for row in wanted], abs=1e-4)
 
 
 def test_it_listens_on_this_machine_alone(service: Served) -> None:
@@ -96,10 +96,10 @@ def test_it_listens_on_this_machine_alone(service: Served) -> None:
     processes = [psutil.Process(service.process.pid)]
     processes += processes[0].children(recursive=True)
     listening = [
-        one.laddr.ip
+        connection.laddr.ip
         for process in processes
-        for one in process.net_connections("inet")
-        if one.status == psutil.CONN_LISTEN
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
     ]
     assert listening == ["127.0.0.1"]
 
@@ -108,7 +108,7 @@ def test_search_asks_a_running_service(place: Place, service: Served, said: Said
     for name in ("retriever 1", "ranker over retriever 1"):
         assert place("search", "barami comi", "-k", "4", "--system", name) == 0
         lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
-        assert [line.split()[-1] for line in lines] == [one for one, _ in service.ask("barami comi", 4, name)]
+        assert [line.split()[-1] for line in lines] == [doc_id for doc_id, _ in service.ask("barami comi", 4, name)]
 
 
 def test_search_says_the_same_with_and_without_a_service(
@@ -127,13 +127,13 @@ def test_search_says_the_same_with_and_without_a_service(
 def test_a_file_of_a_service_that_is_gone_is_ignored(
     tmp_path: Path, service: Served, place: Place, change: dict[str, object]
 ) -> None:
-    about = json.loads((place.runs / "tiny" / running.FILE).read_text())
-    assert running.ask(place.runs / "tiny", about["identity"], "retriever 1", "barami", 2) is not None
-    (tmp_path / running.FILE).write_text(json.dumps({**about, **change}))
-    assert running.ask(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
+    announcement = json.loads((place.runs / "tiny" / running.FILE).read_text())
+    assert running.ask(place.runs / "tiny", announcement["identity"], "retriever 1", "barami", 2) is not None
+    (tmp_path / running.FILE).write_text(json.dumps({**announcement, **change}))
+    assert running.ask(tmp_path, announcement["identity"], "retriever 1", "barami", 2) is None
     (tmp_path / running.FILE).write_text("{")
-    assert running.ask(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
-    assert running.ask(tmp_path / "none", about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path, announcement["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path / "none", announcement["identity"], "retriever 1", "barami", 2) is None
 
 
 def test_an_exported_system_is_served_until_it_is_asked_to_stop(
@@ -144,13 +144,13 @@ def test_an_exported_system_is_served_until_it_is_asked_to_stop(
     (tmp_path / "out" / "system").rename(folder)
     place = tiny.Place(tmp_path)
     tiny.write(tmp_path / "inline.yaml", tiny.INLINE)
-    with served(place) as one:
-        wanted = [doc_id for doc_id, _ in one.ask("barami comi", 3)]
+    with served(place) as service:
+        wanted = [doc_id for doc_id, _ in service.ask("barami comi", 3)]
         said()
         assert place("search", "barami comi", "-k", "3") == 0
         lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
         assert [line.split()[-1] for line in lines] == wanted
-        status, rest = one.stop(signal.SIGTERM)
+        status, rest = service.stop(signal.SIGTERM)
     assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
     assert not (folder / running.FILE).exists()
 
@@ -192,7 +192,7 @@ def test_a_finished_run_without_a_folder_is_served(
     assert tiny.main(words) == 0, said()
     assert opened[0].marks == folder / "marks.jsonl"
     assert (folder / "config.yaml").read_text() == (place.runs / "tiny" / "config.yaml").read_text()
-    assert any(one.is_symlink() for one in folder.iterdir())
+    assert any(path.is_symlink() for path in folder.iterdir())
 
 
 def test_a_cluster_that_serves_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +208,13 @@ def test_a_cluster_that_serves_already_is_left_alone(monkeypatch: pytest.MonkeyP
 def test_why_a_service_does_not_start() -> None:
     """Serve's error says that it failed, its status what Python said."""
     error = RuntimeError("Deploying application sparring failed: Failed to update the deployments ['sparring'].")
-    one = SimpleNamespace(message="It failed 3 times in a row.\nTraceback\nModuleNotFoundError: No module named 'x'\n")
-    known = SimpleNamespace(deployments={"sparring": one})
-    assert deployment._why(SimpleNamespace(applications={"sparring": known}), error).endswith("No module named 'x'")
+    status = SimpleNamespace(
+        message="It failed 3 times in a row.\nTraceback\nModuleNotFoundError: No module named 'x'\n"
+    )
+    application = SimpleNamespace(deployments={"sparring": status})
+    assert deployment._why(SimpleNamespace(applications={"sparring": application}), error).endswith(
+        "No module named 'x'"
+    )
     assert deployment._why(SimpleNamespace(applications={}), error) == str(error)
 
 
@@ -226,8 +230,8 @@ def test_where_this_machine_reaches_it(place: Place, host: str, url: str) -> Non
 def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_path: Path, encoder: Path) -> None:
     """The collection with the marks is read as any: a mark takes the place of the collection's own judgement."""
     data = place.artifact("data")
-    own = pq.read_table(data / "qrels.parquet").to_pylist()
-    judged = next(row for row in own if row["split"] == "test")
+    rows = pq.read_table(data / "qrels.parquet").to_pylist()
+    judged = next(row for row in rows if row["split"] == "test")
     (text,) = (
         row["text"]
         for row in pq.read_table(data / "queries.parquet").to_pylist()
@@ -236,23 +240,23 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
     file = tmp_path / "marks.jsonl"
     marks = [(text, judged["doc_id"], False), ("a new one", "d3", True), ("a new one", "d4", False)]
     marks += [("a new one", "gone", True)]
-    lines = [json.dumps({"query": query, "doc_id": one, "relevant": right}) for query, one, right in marks]
+    lines = [json.dumps({"query": query, "doc_id": doc_id, "relevant": right}) for query, doc_id, right in marks]
     file.write_text("\n".join([*lines, '{"query": "torn']))
     before = tiny.contents(place.store)
     assert place("marks", str(tmp_path / "out"), "--marks", str(file)) == 0
     assert "3 judgements from marks, 1 of them in place of the collection's own; 1 new query in the split train" in (
-        told := said()[0]
+        output := said()[0]
     )
-    assert "left out: 1 mark of documents that are not there any more\n" in told
+    assert "left out: 1 mark of documents that are not there any more\n" in output
     assert tiny.contents(place.store) == before
     again = tiny.place(tmp_path / "again", tiny.dpr(tmp_path / "out", encoder))
     assert again("run", "--until", "data") == 0
     table = pq.read_table(next(again.store.glob("ingest-*")) / "qrels.parquet").to_pylist()
-    found = {(row["query_id"], row["doc_id"]): (row["relevance"], row["split"]) for row in table}
-    assert found.pop((judged["query_id"], judged["doc_id"])) == (0, "test")
-    new = {key: value for key, value in found.items() if key[0].startswith("marked-")}
+    labels = {(row["query_id"], row["doc_id"]): (row["relevance"], row["split"]) for row in table}
+    assert labels.pop((judged["query_id"], judged["doc_id"])) == (0, "test")
+    new = {key: value for key, value in labels.items() if key[0].startswith("marked-")}
     assert sorted(new.values()) == [(0, "train"), (1, "train")]
-    assert len(found) - len(new) == len(own) - 1
+    assert len(labels) - len(new) == len(rows) - 1
     said()
     assert place("marks", str(tmp_path / "out")) == 2
     assert said()[1] == f"error: {tmp_path / 'out'}: is there already; accepted: a new folder\n"
@@ -276,7 +280,7 @@ def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) ->
         page.write("barami comi")
         page.press("Enter")
         page.wait("document.querySelectorAll('#columns li').length === 10")
-        wanted = [one for one, _ in service.ask("barami comi", 10)]
+        wanted = [doc_id for doc_id, _ in service.ask("barami comi", 10)]
         assert page.run("[...document.querySelectorAll('#columns li')].map((one) => one.dataset.doc)") == wanted
         page.press("ArrowDown", "ArrowDown", "y")
         page.wait("document.querySelectorAll('#columns li.right').length === 1")
@@ -305,7 +309,7 @@ def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) ->
         assert page.run("document.documentElement.scrollWidth") <= 390
         buttons = "[...document.querySelectorAll('#columns li button:not([hidden])')]"
         assert min(page.run(f"{buttons}.map((button) => button.getBoundingClientRect().height)")) >= 40
-        assert all(one.startswith(service.url) for one in page.requests)
+        assert all(request.startswith(service.url) for request in page.requests)
         assert page.errors == []
         address = page.run("location.href")  # which has what was asked
         page.open("about:blank")
@@ -331,12 +335,12 @@ sys.stdin.readline()
 def joined(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A copy of the run whose profile joins a Ray cluster of two nodes."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    other = place.copy(tmp_path / "copy")
+    copy = place.copy(tmp_path / "copy")
     with subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True) as head:
         assert head.stdout is not None
         profile = {"mode": "ray", "device": "cpu", "address": head.stdout.readline().strip()}
-        tiny.write(other.folder / "inline.yaml", profile)
-        yield other
+        tiny.write(copy.folder / "inline.yaml", profile)
+        yield copy
         head.communicate("\n")
 
 
@@ -348,18 +352,19 @@ def test_ray_serve_on_a_cluster_answers_as_one_process(place: Place, service: Se
         assert (joined.runs / "tiny" / running.FILE).exists()
         assert [named["name"] for named in many.get("/systems")["systems"]] == ["retriever 1", "BM25"]
         with ThreadPoolExecutor(64) as pool:
-            asked, end = 0, time.monotonic() + 120
+            queries, end = 0, time.monotonic() + 120
             wanted = dict(service.ask("barami comi", 5, "retriever 1"))
             while len(replicas()) < 2:  # Ray Serve starts another while requests wait
                 assert time.monotonic() < end
                 answers = pool.map(lambda number: many.ask("barami comi", 5, "retriever 1"), range(512))
                 for answer in answers:  # queries that are encoded together round differently
                     assert dict(answer) == pytest.approx(wanted, abs=1e-2)
-                asked += 512
+                queries += 512
         assert many.ask("barami comi", 5, "BM25") == service.ask("barami comi", 5, "BM25")
         texts = {"input": ["barami comi", "dutol"], "model": "retriever 1/dense"}
         rows = [
-            one.post("/v1/embeddings", {**texts, **name}) for one, name in ((many, {"model": "dense"}), (service, {}))
+            server.post("/v1/embeddings", {**texts, **name})
+            for server, name in ((many, {"model": "dense"}), (service, {}))
         ]
         assert rows[0]["usage"] == rows[1]["usage"]
         vectors = [[row["embedding"] for row in answer["data"]] for answer in rows]
@@ -370,7 +375,9 @@ def test_ray_serve_on_a_cluster_answers_as_one_process(place: Place, service: Se
         for _ in range(20):  # whichever replica answers
             assert many.get("/marks") == [mark]
         metrics = many.text("/metrics")
-        assert re.search(r'^sparring_queries_total\{system="retriever 1"\} (\S+)$', metrics, re.M)[1] == f"{asked:.1f}"
+        assert (
+            re.search(r'^sparring_queries_total\{system="retriever 1"\} (\S+)$', metrics, re.M)[1] == f"{queries:.1f}"
+        )
         status, rest = many.stop()
     assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
     assert not (joined.runs / "tiny" / running.FILE).exists()

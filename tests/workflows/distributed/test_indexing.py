@@ -93,8 +93,8 @@ def test_an_index_in_parts_finds_what_one_in_one_piece_finds(
         assert faiss.read_index(str(folder / dense.INDEX)).ntotal == ROWS
         lists.append(found(folder, vectors, whole))
     assert (lists[0] != topk.NO_DOCUMENT).all()
-    for other in lists[1:]:
-        np.testing.assert_array_equal(other, lists[0])
+    for row in lists[1:]:
+        np.testing.assert_array_equal(row, lists[0])
 
 
 def test_two_workers_build_the_file_that_one_builds(built: Callable[..., Path], ray: Machine) -> None:
@@ -211,11 +211,11 @@ def test_a_worker_on_a_node_with_a_gpu_says_whether_faiss_has_the_index_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the driver, which may have another FAISS, and no GPU."""
-    asked: list[bool] = []
+    flags: list[bool] = []
     joined = Machine(Cluster(address="auto"), nodes=2, cores=4, cpus=8, gpus=2, memory=1e9)
 
     def map_on_workers(worker: Any, shards: list[Shard], *, gpu: bool, out: Path, kind: Any, **_: Any) -> None:
-        asked.append(gpu)
+        flags.append(gpu)
         with monkeypatch.context() as patch:
             FakeGPU(patch)
             for shard in shards:
@@ -225,13 +225,13 @@ def test_a_worker_on_a_node_with_a_gpu_says_whether_faiss_has_the_index_there(
     assert not index.built_for_gpus()
     assert indexing.on_gpu(tmp_path, joined, Dense(), "IVF8,Flat")
     assert not indexing.on_gpu(tmp_path, joined, Dense(), "HNSW8")
-    assert asked == [True, True]
+    assert flags == [True, True]
     assert not indexing.on_gpu(tmp_path, replace(joined, gpus=0), Dense(), "Flat")
     alone = replace(joined, cluster=Cluster())
     assert not indexing.on_gpu(tmp_path, alone, Dense(), "Flat")
     FakeGPU(monkeypatch)
     assert indexing.on_gpu(tmp_path, alone, Dense(), "IVF8,Flat")
-    assert len(asked) == 2
+    assert len(flags) == 2
     assert list(tmp_path.iterdir()) == []
 
 

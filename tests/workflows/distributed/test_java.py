@@ -19,24 +19,24 @@ from sparring.workflows.distributed.java import InChild
 class Works:
     """Writes which process it is in; or goes wrong."""
 
-    def __init__(self, *, threads: int, how: str = "") -> None:
-        self._how = how
-        if how == "not made":
+    def __init__(self, *, threads: int, fault: str = "") -> None:
+        self._fault = fault
+        if fault == "not made":
             raise UserError("no such index")
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         progress.report(3)
         progress.report(4)
-        if self._how == "exit":
+        if self._fault == "exit":
             os._exit(7)
-        if self._how == "mistake":
+        if self._fault == "mistake":
             raise UserError("what is wrong")
-        if self._how == "error":
+        if self._fault == "error":
             raise OSError("no space")
         path.write_text(str(os.getpid()))
 
     def close(self) -> None:
-        if self._how == "not freed":
+        if self._fault == "not freed":
             raise OSError("cannot be closed")
 
 
@@ -47,9 +47,9 @@ def nobody_waits() -> Iterator[None]:
     java._idle.end()
 
 
-def process_of(tmp_path: Path, *, threads: int = 1, how: str = "") -> int:
+def process_of(tmp_path: Path, *, threads: int = 1, fault: str = "") -> int:
     """The process in which a piece of work is done."""
-    child = InChild(work=Works, threads=threads, how=how)
+    child = InChild(work=Works, threads=threads, fault=fault)
     child({}, tmp_path / "file")
     child.close()
     return int((tmp_path / "file").read_text())
@@ -63,17 +63,17 @@ def test_progress_of_the_child_is_heard_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "says"),
+    ("fault", "kind", "says"),
     [
         ("exit", RuntimeError, r"the Java process died \(exit status 7\)"),
         ("mistake", UserError, "^what is wrong$"),
         ("error", RuntimeError, "OSError: no space"),
     ],
 )
-def test_what_happens_in_the_child_is_heard_here(tmp_path: Path, how: str, kind: type[Exception], says: str) -> None:
+def test_what_happens_in_the_child_is_heard_here(tmp_path: Path, fault: str, kind: type[Exception], says: str) -> None:
     """And nothing else is done in that process."""
     before = process_of(tmp_path)
-    child = InChild(work=Works, threads=1, how=how)
+    child = InChild(work=Works, threads=1, fault=fault)
     with pytest.raises(kind, match=says):
         child({}, tmp_path / "file")
     child.close()
@@ -83,7 +83,7 @@ def test_what_happens_in_the_child_is_heard_here(tmp_path: Path, how: str, kind:
 def test_a_worker_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     before = process_of(tmp_path)
     with pytest.raises(UserError, match=r"^no such index$"):
-        InChild(work=Works, threads=1, how="not made")
+        InChild(work=Works, threads=1, fault="not made")
     assert process_of(tmp_path) != before
 
 
@@ -108,7 +108,7 @@ def test_another_process_where_it_would_start_otherwise_now(tmp_path: Path, monk
     seen.append(process_of(tmp_path, threads=2))
     monkeypatch.chdir(tmp_path)
     seen.append(process_of(tmp_path, threads=2))
-    assert process_of(tmp_path, how="not freed", threads=2) == seen[-1]
+    assert process_of(tmp_path, fault="not freed", threads=2) == seen[-1]
     seen.append(process_of(tmp_path, threads=2))
     assert len(set(seen)) == 5
 

@@ -63,8 +63,8 @@ def test_nothing_else_is_sent(place: Place, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(job_package, "ROOT", root)
     folder = tmp_path / "folder"
     config = job_package.pack(place.config, Cluster(), folder)
-    own = {path.name for path in Path(sparring.__path__[0]).glob("*.py")}
-    sent = {*own, *(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
+    modules = {path.name for path in Path(sparring.__path__[0]).glob("*.py")}
+    sent = {*modules, *(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
     assert files(folder) == {f"sparring/{name}" for name in sent}
 
 
@@ -85,14 +85,14 @@ def test_an_experiment_is_sent_whole(
 ) -> None:
     """Merged with what it is based on, so that it means there what it means here; the run's folder means it too when
     the job's is gone."""
-    other = tiny.write(tmp_path / "other.yaml", {"base": str(place.config), "k": 10, "data": {"on_bad": "drop"}})
+    second = tiny.write(tmp_path / "other.yaml", {"base": str(place.config), "k": 10, "data": {"on_bad": "drop"}})
     both = tiny.write(
         tmp_path / "both.yaml",
         {
             "recipe": "compare",
             "baseline": "one",
             "systems": ["retriever"],
-            "experiments": {"one": str(place.config), "other": {"file": str(other), "sets": ["k=11"]}},
+            "experiments": {"one": str(place.config), "other": {"file": str(second), "sets": ["k=11"]}},
             "curves": {"a line": {2: "one", 11: "other"}},
         },
     )
@@ -100,12 +100,12 @@ def test_an_experiment_is_sent_whole(
         tmp_path / "zeroshot.yaml",
         {
             "recipe": "zeroshot",
-            "experiment": str(other),
+            "experiment": str(second),
             "collections": {"toy": {"data": read_yaml(place.config)["data"]}},
         },
     )
     named = {"one": "other.yaml", "other": "here/tiny.yaml"}
-    beside = tiny.write(tmp_path / "beside.yaml", {**read_yaml(both), "experiments": named})
+    sibling = tiny.write(tmp_path / "beside.yaml", {**read_yaml(both), "experiments": named})
     nested = tiny.write(
         tmp_path / "nested.yaml",
         {**read_yaml(both), "experiments": {"one": str(place.config), "other": "further/on.yaml"}},
@@ -116,13 +116,13 @@ def test_an_experiment_is_sent_whole(
     tiny.write(tmp_path / "further" / "on.yaml", tree | {"start_from": "start.yaml"})
     root = tmp_path / "root"
     (root / "configs").mkdir(parents=True)
-    own = tiny.write(root / "configs" / "own.yaml", read_yaml(both))
-    for config in (other, both, beside, zeroshot, nested, own, ROOT / "configs" / "ar2" / "msmarco.yaml"):
+    custom = tiny.write(root / "configs" / "own.yaml", read_yaml(both))
+    for config in (second, both, sibling, zeroshot, nested, custom, ROOT / "configs" / "ar2" / "msmarco.yaml"):
         folder, run = tmp_path / "job" / config.stem, tmp_path / "runs" / config.stem
         folder.mkdir(parents=True)
-        here = loading.read(config, [], tmp_path)
+        plan = loading.read(config, [], tmp_path)
         with monkeypatch.context() as patch:
-            if config == own:
+            if config == custom:
                 patch.setattr(job_package, "ROOT", root)
             sent = job_package.pack_experiment(config, folder)
         with monkeypatch.context() as patch:
@@ -130,13 +130,13 @@ def test_an_experiment_is_sent_whole(
             patch.setenv(CALLED_AS, "sparring")
             for module in (loading, program):
                 patch.setattr(module, "ROOT", folder)
-            there = replace(loading.read(Path(sent), [], tmp_path), run=run)
-            RunFolder(there, Store(tmp_path / "store")).write_plan()
+            remote = replace(loading.read(Path(sent), [], tmp_path), run=run)
+            RunFolder(remote, Store(tmp_path / "store")).write_plan()
         shutil.rmtree(folder)
         # Plain values: pytest would write out whole graphs to explain a difference.
-        name, fingerprints = there.name, [step.fingerprint for step in there.wanted]
-        assert name == (here.name if config != own else "own")
-        assert fingerprints == [step.fingerprint for step in here.wanted]
+        name, fingerprints = remote.name, [step.fingerprint for step in remote.wanted]
+        assert name == (plan.name if config != custom else "own")
+        assert fingerprints == [step.fingerprint for step in plan.wanted]
         later = loading.read(run, [], tmp_path)
         assert fingerprints == [step.fingerprint for step in later.wanted]
 
@@ -151,7 +151,7 @@ def test_what_a_config_builds_on_is_found_from_another_folder(
     tiny.write(tmp_path / "mine" / "start.yaml", tree | {"k": 7})
     config, runs = tiny.write(tmp_path / "mine" / "on.yaml", tree | {"start_from": "start.yaml"}), tmp_path / "runs"
     runs.mkdir()
-    here = [step.fingerprint for step in loading.read(config, [], runs).wanted]
+    fingerprints = [step.fingerprint for step in loading.read(config, [], runs).wanted]
     folder = tmp_path / "job"
     if job:
         folder.mkdir()
@@ -163,10 +163,10 @@ def test_what_a_config_builds_on_is_found_from_another_folder(
     best = tiny.write(runs / "best.yaml", whole)
     if job:
         shutil.rmtree(folder)
-    assert [step.fingerprint for step in loading.read(best, [], runs).wanted] == here
-    ours = {"start_from": "configs/demo.yaml"}
+    assert [step.fingerprint for step in loading.read(best, [], runs).wanted] == fingerprints
+    section = {"start_from": "configs/demo.yaml"}
     monkeypatch.undo()
-    assert loading.keep_experiments(ours, config, runs) == ours
+    assert loading.keep_experiments(section, config, runs) == section
 
 
 def test_a_file_that_only_an_assignment_names_is_not_sent(
@@ -231,10 +231,10 @@ def test_a_job_names_the_command_that_sent_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_commit_that_was_sent_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code is no checkout there."""
-    here = code_version()
+    version = code_version()
     monkeypatch.setenv("SPARRING_CODE", job_package.environment()["SPARRING_CODE"])
     monkeypatch.setattr("subprocess.run", None)
-    assert code_version() == here
+    assert code_version() == version
 
 
 def test_a_profile_written_and_read_is_the_same(tmp_path: Path) -> None:

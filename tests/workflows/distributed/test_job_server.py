@@ -50,9 +50,9 @@ def test_other_code_follows_the_job_that_does_the_work(tmp_path: Path) -> None:
     first = sent(client, tmp_path)
     (tmp_path / "code.py").write_text("2")
     assert sent(client, tmp_path) == Sent(first.job, running=True, changed=True)
-    other = JobServer(client).send("a run", "python x --known-as y", tmp_path, purpose="another", install=False)
-    assert not other.running
-    assert sent(client, tmp_path) == Sent(other.job, running=True)
+    job = JobServer(client).send("a run", "python x --known-as y", tmp_path, purpose="another", install=False)
+    assert not job.running
+    assert sent(client, tmp_path) == Sent(job.job, running=True)
     client.jobs[0].metadata = client.jobs[1].metadata = None  # not ours
     assert not sent(client, tmp_path).running
 
@@ -86,7 +86,7 @@ def test_a_head_that_is_still_starting_is_asked_again(
     monkeypatch.setattr(job_server.time, "sleep", lambda seconds: None)
     client = Client(refusals=3)
     job = sent(client, tmp_path, wait_seconds=600)
-    assert [one.submission_id for one in client.jobs] == [job.job]
+    assert [entry.submission_id for entry in client.jobs] == [job.job]
     assert not job.running
     assert capsys.readouterr().err == (
         f"the cluster's head cannot start jobs yet; trying for 600 s (wait_seconds in the profile). {WHY}\n"

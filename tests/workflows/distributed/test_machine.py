@@ -70,16 +70,16 @@ def test_one_machine_with_cpus_needs_no_ray(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_living_nodes_of_a_joined_cluster_count(session: Session) -> None:
     """A task that needs more cores than any node has would wait for ever."""
-    about = {"memory": 2 * GB, "object_store_memory": GB}
+    sizes = {"memory": 2 * GB, "object_store_memory": GB}
     session(
-        {"CPU": 0.0}, {"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0, **about}, {"CPU": 2.0, "memory": 4 * GB}
+        {"CPU": 0.0}, {"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0, **sizes}, {"CPU": 2.0, "memory": 4 * GB}
     )
-    found = resolve_machine(Cluster(address="auto"))
-    assert (found.nodes, found.cores, found.cpus, found.gpus) == (2, 8, 10, 4)
-    assert (found.memory, found.devices) == (3 * GB, ("H100",))
-    assert found.cuda
-    found = resolve_machine(Cluster(address="auto", device="cpu"))
-    assert (found.cpus, found.gpus, found.devices, found.cuda) == (10, 0, (), False)
+    machine = resolve_machine(Cluster(address="auto"))
+    assert (machine.nodes, machine.cores, machine.cpus, machine.gpus) == (2, 8, 10, 4)
+    assert (machine.memory, machine.devices) == (3 * GB, ("H100",))
+    assert machine.cuda
+    machine = resolve_machine(Cluster(address="auto", device="cpu"))
+    assert (machine.cpus, machine.gpus, machine.devices, machine.cuda) == (10, 0, (), False)
 
 
 @pytest.mark.parametrize("present", [False, True])
@@ -169,8 +169,8 @@ def test_null_is_a_worker_for_each_core_or_gpu() -> None:
 def test_training_takes_as_many_gpus_as_there_are_rows(
     profile: dict[str, Any], gpus: int, rows: int, expected: int
 ) -> None:
-    found = replace(GPUS, cluster=Cluster.model_validate(profile), gpus=float(gpus))
-    assert found.for_batch(rows).cluster.train.workers == expected
+    machine = replace(GPUS, cluster=Cluster.model_validate(profile), gpus=float(gpus))
+    assert machine.for_batch(rows).cluster.train.workers == expected
 
 
 def test_trials_divide_workers_and_gpus() -> None:
@@ -189,9 +189,9 @@ def test_trials_divide_workers_and_gpus() -> None:
 def lost(session: Session) -> Machine:
     """The machine of a run whose only node with GPUs has died since it began."""
     ray = session({"CPU": 8.0}, {"CPU": 4.0, "GPU": 2.0})
-    found = resolve_machine(Cluster(address="auto", device="auto", wait_seconds=0))
+    machine = resolve_machine(Cluster(address="auto", device="auto", wait_seconds=0))
     ray.living.pop()
-    return found
+    return machine
 
 
 def test_a_machine_stays_as_it_was_found(lost: Machine) -> None:

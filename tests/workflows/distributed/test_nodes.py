@@ -56,8 +56,8 @@ def test_a_node_that_does_not_see_the_store_is_refused(tmp_path: Path) -> None:
 def test_a_node_with_other_packages_is_refused(
     joined: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = {**nodes.installed_versions(), "ray": "1.0", "no-such-package": "2.0"}
-    monkeypatch.setattr(nodes, "installed_versions", lambda: here)
+    versions = {**nodes.installed_versions(), "ray": "1.0", "no-such-package": "2.0"}
+    monkeypatch.setattr(nodes, "installed_versions", lambda: versions)
     with pytest.raises(UserError) as caught:
         resolve_machine(joined, tmp_path / "store")
     assert re.fullmatch(
@@ -100,9 +100,9 @@ def test_a_node_with_another_python_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_cluster_that_stays_too_small_is_refused(joined: Cluster, tmp_path: Path, device: str, says: str) -> None:
-    about = {"device": device, "train": TrainPool(workers=999), "wait_seconds": 0}
+    changes = {"device": device, "train": TrainPool(workers=999), "wait_seconds": 0}
     with pytest.raises(UserError, match=says):
-        resolve_machine(joined.model_copy(update=about), tmp_path / "store")
+        resolve_machine(joined.model_copy(update=changes), tmp_path / "store")
 
 
 class Growing:
@@ -122,12 +122,12 @@ class Growing:
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Ray's autoscaler is asked for; waiting takes no time."""
-    asked: list[Any] = []
-    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(bundles))
+    requests: list[Any] = []
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: requests.append(bundles))
     clock = iter(range(10**6))
     monkeypatch.setattr(nodes, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock)))
     monkeypatch.delenv("RAY_USAGE_STATS_KUBERAY_IN_USE", raising=False)
-    return asked
+    return requests
 
 
 WAITING = "at most 600 s (wait_seconds in the profile): there are 0 GPUs, and training asks for 16 (train.workers)\n"

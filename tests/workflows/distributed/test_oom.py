@@ -48,8 +48,8 @@ def test_errors_about_memory_are_recognised() -> None:
         OSError(12, "Cannot allocate memory"),
     ):
         assert oom.is_out_of_memory(error), error
-    for other in (ValueError("the memory of the elephant"), FileNotFoundError("memory.json"), RuntimeError("nan")):
-        assert not oom.is_out_of_memory(other), other
+    for exception in (ValueError("the memory of the elephant"), FileNotFoundError("memory.json"), RuntimeError("nan")):
+        assert not oom.is_out_of_memory(exception), exception
 
 
 def test_advice_names_keys_of_the_profile_with_their_values() -> None:
@@ -72,7 +72,7 @@ def test_advice_names_keys_of_the_profile_with_their_values() -> None:
         ],
     }
     for text, wanted in advice.items():
-        assert all(one in text for one in wanted), text
+        assert all(phrase in text for phrase in wanted), text
         for key in re.findall(r"([a-z_.]+) \(now|set ([a-z]+):", text):
             tree: Any = many
             for part in "".join(key).split("."):
@@ -85,8 +85,8 @@ def test_only_errors_about_memory_get_advice() -> None:
         raise UserError("out of memory of names")
     with pytest.raises(ValueError, match=r"^bad text$"), oom.advise("less"):
         raise ValueError("bad text")
-    said = "no room; cannot allocate; to need less memory: less"
-    with pytest.raises(RuntimeError, match=f"^{said}$"), oom.advise("less"):
+    message = "no room; cannot allocate; to need less memory: less"
+    with pytest.raises(RuntimeError, match=f"^{message}$"), oom.advise("less"):
         raise MemoryError("a long story\nno room; cannot allocate")
 
 

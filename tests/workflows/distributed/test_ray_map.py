@@ -34,7 +34,7 @@ class Process:
 
     def __init__(self, scene: Scene) -> None:
         Process.number += 1
-        self.number, self.scene, self.given, self.most = Process.number, scene, 0, 0
+        self.number, self.scene = Process.number, scene
         self.place = scene.places[(len(scene.processes)) % len(scene.places)]
         scene.processes.append(self)
 

@@ -57,7 +57,7 @@ def test_only_the_user_can_read_the_token(home: Path) -> None:
     path = home / ".ray" / "auth_token"
     assert path.stat().st_mode & 0o777 == 0o600
     assert re.fullmatch(r"[0-9a-f]{64}", path.read_text())
-    assert [one.name for one in path.parent.iterdir()] == ["auth_token"]
+    assert [file.name for file in path.parent.iterdir()] == ["auth_token"]
     token = path.read_text()
     session._write_token()
     assert path.read_text() == token
@@ -135,24 +135,24 @@ def test_joining_a_cluster_prints_its_dashboard(
 def test_sockets_are_in_the_wanted_folder_where_their_paths_fit(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     monkeypatch.setattr(session, "unwritable", lambda place: None)
     wanted = "/" + "x" * (length - 1)
-    found = session.socket_folder(wanted, session.SESSION_SOCKET)
-    assert str(found) == (wanted if length < 60 else "/tmp")
+    folder = session.socket_folder(wanted, session.SESSION_SOCKET)
+    assert str(folder) == (wanted if length < 60 else "/tmp")
     with socket.socket(socket.AF_UNIX) as tried, pytest.raises(FileNotFoundError):  # the path is not too long
-        tried.connect(str(found / session.SESSION_SOCKET))
+        tried.connect(str(folder / session.SESSION_SOCKET))
 
 
 def test_ray_gets_a_folder_for_its_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     class Ray:
         @staticmethod
         def init(**given: Any) -> None:
-            told.update(given)
+            arguments.update(given)
 
     monkeypatch.setattr(session, "_write_token", lambda: None)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 100)))
     session._start(Ray, Cluster())
-    assert told["_temp_dir"] == "/tmp/ray"
+    assert arguments["_temp_dir"] == "/tmp/ray"
 
 
 def test_no_place_for_sockets_is_told_with_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ def test_the_ray_of_another_run_is_no_cluster(
     driver = os.getpid() if started_by_the_run else os.getppid()
     head = subprocess.Popen([tmp_path / "gcs_server", "60"], env={**os.environ, DRIVER: str(driver)})
     try:
-        there = psutil.Process(head.pid)
-        there.info = {"name": "gcs_server"}
-        while DRIVER not in there.environ():  # it is still a copy of this process
+        process = psutil.Process(head.pid)
+        process.info = {"name": "gcs_server"}
+        while DRIVER not in process.environ():  # it is still a copy of this process
             time.sleep(0.01)
-        monkeypatch.setattr(psutil, "process_iter", lambda _: iter([there]))
+        monkeypatch.setattr(psutil, "process_iter", lambda _: iter([process]))
         refused = pytest.raises(ConnectionError, match=f"is of the run of process {driver}, and ends with it")
         with refused if started_by_the_run else nullcontext():
             session._reach("auto")

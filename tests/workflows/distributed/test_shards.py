@@ -323,12 +323,12 @@ def test_through_ray_no_shard_starts_after_a_failure(ray: Machine, out: Path) ->
     slow = {f"s{n}": {"seconds": 0.5} for n in range(1, 24)}
     with pytest.raises(RuntimeError, match="the text cannot be read") as caught:
         run(out, pieces(24, s0={"fail": True}, **slow), ray)
-    made: set[Path] = set()
-    while (now := set(out.glob("part-*"))) != made:  # until nothing comes any more
-        made = now
+    parts: set[Path] = set()
+    while (now := set(out.glob("part-*"))) != parts:  # until nothing comes any more
+        parts = now
         time.sleep(2)
-    assert out / "part-0" not in made
-    assert len(made) <= 2
+    assert out / "part-0" not in parts
+    assert len(parts) <= 2
     del caught  # it has kept all frames until here, so that the garbage collector ended nothing
 
 

@@ -34,21 +34,21 @@ def play(scene: Any) -> Any:
 def test_a_task_is_done_when_every_worker_has_done_it() -> None:
     async def scene() -> None:
         queue = TaskQueue()
-        given = asyncio.ensure_future(queue.give({"updates": 1}))
+        future = asyncio.ensure_future(queue.give({"updates": 1}))
         assert await queue.take(0, rank=0, workers=2) == await queue.take(0, rank=1, workers=2) == (1, {"updates": 1})
         again = asyncio.ensure_future(queue.take(1, rank=0, workers=2))
         await queue.done(1, "trained", [], rank=0)
         await asyncio.sleep(0)
-        assert not given.done()  # the other may still need its neighbour
+        assert not future.done()  # the other may still need its neighbour
         await queue.done(1, "not the first one's", [], rank=1)
-        assert await given == ("trained", [], 1, None)
+        assert await future == ("trained", [], 1, None)
         assert not again.done()
-        given = asyncio.ensure_future(queue.give({"updates": 2}))
+        future = asyncio.ensure_future(queue.give({"updates": 2}))
         assert await again == (2, {"updates": 2})
         await queue.done(1, "of another task", [], rank=0)
         for rank in (0, 1):
             await queue.done(2, "trained more", [], rank=rank)
-        assert await given == ("trained more", [], 1, None)
+        assert await future == ("trained more", [], 1, None)
 
     play(scene())
 
@@ -56,11 +56,11 @@ def test_a_task_is_done_when_every_worker_has_done_it() -> None:
 def test_a_worker_that_starts_again_takes_the_open_task_and_the_start_counts() -> None:
     async def scene() -> None:
         queue = TaskQueue()
-        given = asyncio.ensure_future(queue.give({}))
+        future = asyncio.ensure_future(queue.give({}))
         await queue.take(0, rank=0, workers=1)
         assert await queue.take(0, rank=0, workers=1) == (1, {})
         await queue.done(1, "at last", [], rank=0)
-        assert await given == ("at last", [], 2, None)
+        assert await future == ("at last", [], 2, None)
         late = asyncio.ensure_future(queue.take(0, rank=0, workers=1))
         await asyncio.sleep(0)
         assert not late.done()  # a task that is done does not start again
@@ -73,18 +73,18 @@ def test_a_worker_that_starts_again_takes_the_open_task_and_the_start_counts() -
 def test_a_task_that_one_worker_gives_up_is_over_and_the_next_one_is_not() -> None:
     async def scene() -> None:
         queue = TaskQueue()
-        given = asyncio.ensure_future(queue.give({}))
+        future = asyncio.ensure_future(queue.give({}))
         await queue.take(0, rank=0, workers=2)
         await queue.done(1, "of one alone", [], rank=0)
-        why = Failure("there is no such model", False, "a traceback")
-        await queue.give_up(1, why)
-        assert (await given)[3] == why
-        given = asyncio.ensure_future(queue.give({}))
+        failure = Failure("there is no such model", False, "a traceback")
+        await queue.give_up(1, failure)
+        assert (await future)[3] == failure
+        future = asyncio.ensure_future(queue.give({}))
         assert await queue.take(1, rank=0, workers=2) == (2, {})
-        await queue.give_up(1, why)  # of a task that is over
+        await queue.give_up(1, failure)  # of a task that is over
         for rank in (0, 1):
             await queue.done(2, "done", [], rank=rank)
-        assert (await given)[0::3] == ("done", None)
+        assert (await future)[0::3] == ("done", None)
 
     play(scene())
 
@@ -115,12 +115,12 @@ def test_a_task_is_done_when_the_workers_that_are_left_have_done_it() -> None:
 
     async def scene() -> None:
         queue = TaskQueue()
-        given = asyncio.ensure_future(queue.give({}))
+        future = asyncio.ensure_future(queue.give({}))
         for rank in (0, 1):
             await queue.take(0, rank=rank, workers=2)
         assert await queue.take(0, rank=0, workers=1) == (1, {})
         await queue.done(1, "alone", [], rank=0)
-        assert await given == ("alone", [], 2, None)
+        assert await future == ("alone", [], 2, None)
 
     play(scene())
 
@@ -128,17 +128,17 @@ def test_a_task_is_done_when_the_workers_that_are_left_have_done_it() -> None:
 def test_workers_without_a_task_end_unless_one_is_promised() -> None:
     async def scene() -> None:
         queue = TaskQueue(idle_seconds=0.05)
-        given = asyncio.ensure_future(queue.give({}))
+        future = asyncio.ensure_future(queue.give({}))
         await queue.take(0, rank=0, workers=1)
         await queue.done(1, "done", [], rank=0)
-        await given
+        await future
         promised = asyncio.ensure_future(queue.take(1, rank=0, workers=1))
         await asyncio.sleep(0.2)  # longer than the workers stay
         assert not promised.done()
-        given = asyncio.ensure_future(queue.give({}))
+        future = asyncio.ensure_future(queue.give({}))
         assert await promised == (2, {})
         await queue.done(2, "done", [], rank=0)
-        await given
+        await future
         await queue.release()
         assert await queue.take(2, rank=0, workers=1) is None
         assert not await queue.claim()
@@ -213,9 +213,9 @@ def process_id(task: dict[str, Any]) -> int:
             raise ValueError(task["fail"])
         os.kill(os.getpid(), signal.SIGKILL)
     if "meets" in task:
-        ours, theirs = map(Path, task["meets"])
-        ours.touch()
-        while not theirs.exists():
+        file, peer_file = map(Path, task["meets"])
+        file.touch()
+        while not peer_file.exists():
             time.sleep(0.02)
     return os.getpid()
 

@@ -228,21 +228,21 @@ def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, mo
 
 def test_expansions_multiply_queries() -> None:
     """Three of each of two splits' queries, with 15 tokens more; what comes of them counts the queries again."""
-    here, config = site(Cluster(mode="inline"), Path()), work.Inputs(number=3)
+    machine, config = site(Cluster(mode="inline"), Path()), work.Inputs(number=3)
     data = replace(DATA, queries={"train": 100, "dev": 10, "test": 5})
     expanded = work_of(
-        "workflows.steps.expand.expand_from_file", here, {"data": data, "splits": ["train", "dev"], "config": config}
+        "workflows.steps.expand.expand_from_file", machine, {"data": data, "splits": ["train", "dev"], "config": config}
     )
     assert expanded is not None
     makes = expanded.makes
     assert (makes.rows, makes.count("dev"), makes.count("test"), makes.expansions) == (330, 30, 0, 3)
     assert makes.query_lengths.tolist() == [20.0]
     inputs = {"data": DATA, "ranks": makes, "split": "train", "queries": 40, "candidates": 2}
-    grouped = work_of("workflows.steps.choose.rank_groups", here, inputs)
+    grouped = work_of("workflows.steps.choose.rank_groups", machine, inputs)
     assert grouped is not None
     assert (grouped.makes.groups, grouped.makes.candidates) == (40, 2)
-    assert work_of("workflows.steps.choose.rank_groups", here, {**inputs, "ranks": UNKNOWN}) is None
-    assert work_of("theirs.step", here, inputs) is None
+    assert work_of("workflows.steps.choose.rank_groups", machine, {**inputs, "ranks": UNKNOWN}) is None
+    assert work_of("theirs.step", machine, inputs) is None
 
 
 def test_folds_of_a_collection_are_read_once(
@@ -251,9 +251,9 @@ def test_folds_of_a_collection_are_read_once(
     inner = tiny.write(tmp_path / "inner.yaml", tiny.dpr(beir, encoder))
     folds = {"recipe": "folds", "experiment": str(inner), "of": "train", "folds": 3}
     nodes = graph(loading.read(tiny.write(tmp_path / "folds.yaml", folds), [], tmp_path).wanted)
-    here, read = site(Cluster(mode="inline"), tmp_path), []
+    machine, read = site(Cluster(mode="inline"), tmp_path), []
     monkeypatch.setattr(BEIR, "read_documents", lambda own, plain=BEIR.read_documents: read.append(own) or plain(own))
-    _, collections = works(nodes, here, Store(tmp_path / "store"), {}, seconds=8.0)
+    _, collections = works(nodes, machine, Store(tmp_path / "store"), {}, seconds=8.0)
     assert (len(collections), len(read)) == (3, 1)
 
 

@@ -39,15 +39,15 @@ def encoding(amount: float = 1e12, **more: Any) -> Work:
 
 def test_a_stated_cluster_takes_operations_over_its_rate() -> None:
     """1e15 operations at half of 100 teraflops on each of 16 GPUs: 1.25 s."""
-    here = Site(Cluster(device="cuda", hardware=Hardware(**HARDWARE)), 2, 64, 512 * GB, 1e15, 8, 80 * GB)
+    site = Site(Cluster(device="cuda", hardware=Hardware(**HARDWARE)), 2, 64, 512 * GB, 1e15, 8, 80 * GB)
     work = encoding(1e15)
-    assert Rates(here)._works("encode.encode_documents", work) == pytest.approx(1.25)
+    assert Rates(site)._works("encode.encode_documents", work) == pytest.approx(1.25)
 
 
 def test_workers_and_threads_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "cpu_info", lambda: "flags: avx512f")
-    here = Site(Cluster(mode="inline", device="cpu", map={"workers": 2, "threads": 3}), 1, 6, 1e10, 1e12)
-    table = Rates(here, slowness=2.0)
+    site = Site(Cluster(mode="inline", device="cpu", map={"workers": 2, "threads": 3}), 1, 6, 1e10, 1e12)
+    table = Rates(site, slowness=2.0)
     took = table._works("encode.encode_documents", encoding())
     assert took == pytest.approx(1e12 / (rates.FP32 / 2 * rates.SHARES["encoding"] * 6))
     assert table._works("fuse.fuse", Work(amount=1e6)) == pytest.approx(2e6 * rates.ROW)
@@ -61,15 +61,15 @@ def test_the_table_follows_the_instructions(
     monkeypatch: pytest.MonkeyPatch, flags: str, precision: str, operations: float
 ) -> None:
     monkeypatch.setattr(rates, "cpu_info", lambda: f"flags : {flags}")
-    here = Site(Cluster(mode="inline", device="cpu"), 1, 1, 1e10, 1e12)
-    assert Rates(here)._operations(encoding(precision=precision)) == pytest.approx(
+    site = Site(Cluster(mode="inline", device="cpu"), 1, 1, 1e10, 1e12)
+    assert Rates(site)._operations(encoding(precision=precision)) == pytest.approx(
         operations * rates.SHARES["encoding"]
     )
 
 
 def test_a_process_imports_once() -> None:
-    here = Site(Cluster(mode="inline", device="cpu"), 1, 2, 1e10, 1e12)
-    table = Rates(here)
+    site = Site(Cluster(mode="inline", device="cpu"), 1, 2, 1e10, 1e12)
+    table = Rates(site)
     first, second = table.seconds(ENCODE, encoding()), table.seconds(ENCODE, encoding())
     assert first - second == pytest.approx(rates.FIRST["inline"])
     assert table.seconds(FUSE, Work(amount=0.0)) == rates.STEP

@@ -37,8 +37,8 @@ def mean(system: str, value: float, half: float | None = None, **more: Any) -> d
     ],
 )
 def test_a_value_lies_within_the_interval_or_not(value: float, half: float | None, lies: str) -> None:
-    asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
-    (row,) = asked.beside([mean("a", value, half), mean("a", 0.1, measure="R@100"), mean("b", 0.2)])["rows"]
+    expected = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
+    (row,) = expected.beside([mean("a", value, half), mean("a", 0.1, measure="R@100"), mean("b", 0.2)])["rows"]
     assert (row["expected"], row["value"], row["lies"]) == (0.4, value, lies)
     assert row["difference"] == pytest.approx(value - 0.4)
     assert row["sentence"].startswith(f"The paper's 0.400 lies {lies} ")
@@ -47,23 +47,23 @@ def test_a_value_lies_within_the_interval_or_not(value: float, half: float | Non
 
 def test_what_cannot_be_told_says_why() -> None:
     column = {"measure": "RR@10", "values": {"a": 40.0}}
-    asked = Expected(source="s", of=[{**column, "not_comparable": "other queries"}, {**column, "measure": "R@100"}])
-    one, other = asked.beside([mean("a", 0.5, 0.1), mean("a", 0.5, 0.1, measure="R@100")])["rows"]
-    assert (one["lies"], one["sentence"]) == ("not comparable", "Not comparable: other queries.")
-    assert (one["difference"], other["lies"]) == (pytest.approx(0.1), "within")
+    expected = Expected(source="s", of=[{**column, "not_comparable": "other queries"}, {**column, "measure": "R@100"}])
+    first, second = expected.beside([mean("a", 0.5, 0.1), mean("a", 0.5, 0.1, measure="R@100")])["rows"]
+    assert (first["lies"], first["sentence"]) == ("not comparable", "Not comparable: other queries.")
+    assert (first["difference"], second["lies"]) == (pytest.approx(0.1), "within")
 
 
 def test_some_rows_of_a_column_may_not_be_comparable() -> None:
     column = {"measure": "RR@10", "values": {"a": 40.0, "b": 40.0}, "rows_not_comparable": {"a": "it learns nothing"}}
-    one, other = Expected(source="s", of=[column]).beside([mean("a", 0.5, 0.1), mean("b", 0.5, 0.2)])["rows"]
-    assert (one["lies"], one["sentence"]) == ("not comparable", "Not comparable: it learns nothing.")
-    assert other["lies"] == "within"
+    first, second = Expected(source="s", of=[column]).beside([mean("a", 0.5, 0.1), mean("b", 0.5, 0.2)])["rows"]
+    assert (first["lies"], first["sentence"]) == ("not comparable", "Not comparable: it learns nothing.")
+    assert second["lies"] == "within"
 
 
 def test_other_numbers_are_not_the_papers() -> None:
-    asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
-    assert asked.after(["seeds=[1, 2]"]).beside([mean("a", 0.4, 0.1)])["rows"][0]["lies"] == "within"
-    (row,) = asked.after(["seeds=[1]", "train.updates=3"]).beside([mean("a", 0.4, 0.1)])["rows"]
+    expected = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
+    assert expected.after(["seeds=[1, 2]"]).beside([mean("a", 0.4, 0.1)])["rows"][0]["lies"] == "within"
+    (row,) = expected.after(["seeds=[1]", "train.updates=3"]).beside([mean("a", 0.4, 0.1)])["rows"]
     assert row["sentence"] == "Not comparable: this run has --set train.updates=3."
 
 
@@ -76,7 +76,7 @@ def test_a_figure_has_no_values_and_says_so() -> None:
 
 
 def test_shares_and_collections_are_told_apart() -> None:
-    asked = Expected(
+    expected = Expected(
         source="s",
         unit="share",
         of=[
@@ -84,20 +84,20 @@ def test_shares_and_collections_are_told_apart() -> None:
             {"measure": "RR@10", "collection": "d", "values": {"a": 0.5}},
         ],
     )
-    c, d = asked.beside([mean("a", 0.3, 0.2)])["rows"]
+    c, d = expected.beside([mean("a", 0.3, 0.2)])["rows"]
     assert (c["expected"], c["lies"]) == (0.4, "within")
     assert (d["expected"], d["value"], d["lies"]) == (0.5, None, "not measured")
 
 
 def test_a_number_is_taken_as_it_is_and_one_query_is_not_the_mean() -> None:
-    asked = Expected(
+    expected = Expected(
         source="s",
         of=[
             {"measure": "GB of index", "unit": "number", "values": {"a": 27}},
             {"measure": "RR@10", "query": "why?", "values": {"a": 50}},
         ],
     )
-    size, one = asked.beside(
+    size, query = expected.beside(
         [
             mean("a", 27.2, measure="GB of index"),
             mean("a", 0.3),
@@ -106,7 +106,7 @@ def test_a_number_is_taken_as_it_is_and_one_query_is_not_the_mean() -> None:
         ]
     )["rows"]
     assert (size["expected"], size["value"], size["lies"]) == (27, 27.2, "below")
-    assert (one["measure"], one["expected"], one["value"]) == ("RR@10 of 'why?'", 0.5, 0.5)
+    assert (query["measure"], query["expected"], query["value"]) == ("RR@10 of 'why?'", 0.5, 0.5)
 
 
 def test_an_index_and_single_queries_are_measured(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
@@ -133,10 +133,10 @@ def test_an_index_and_single_queries_are_measured(beir: Path, encoder: Path, tmp
     tiny.write(place.config, {**tiny.dpr(beir, encoder), "seeds": [1, 2], "expected": {**PAPER, "of": columns}})
     said()
     assert place("run") == 0
-    vectors, lexical, one, none = place.metrics()["expected"]["rows"]
+    vectors, lexical, average, none = place.metrics()["expected"]["rows"]
     assert vectors["value"] == size / 1e9 > 0
     assert lexical["value"] > 0
-    assert one["value"] == pytest.approx(sum(values) / 2)
+    assert average["value"] == pytest.approx(sum(values) / 2)
     assert none["lies"] == "not measured"
 
 
@@ -144,11 +144,11 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
     beir: Path, encoder: Path, tmp_path: Path, said: Said
 ) -> None:
     tree = {**tiny.dpr(beir, encoder), "train": None}
-    plain, told = (
-        loading.read(tiny.write(tmp_path / f"{name}.yaml", one), [], tmp_path)
-        for name, one in {"plain": tree, "told": {**tree, "expected": PAPER}}.items()
+    plain, variant = (
+        loading.read(tiny.write(tmp_path / f"{name}.yaml", content), [], tmp_path)
+        for name, content in {"plain": tree, "told": {**tree, "expected": PAPER}}.items()
     )
-    assert [node.fingerprint for node in told.wanted] == [node.fingerprint for node in plain.wanted]
+    assert [node.fingerprint for node in variant.wanted] == [node.fingerprint for node in plain.wanted]
     entropy = {"measure": "entropy", "unit": "number", "values": {"start model": 0.01, "BM25": 1.5}}
     place = tiny.place(tmp_path / "place", {**tree, "expected": {**PAPER, "of": [*PAPER["of"], entropy]}})
     assert place("run") == 0

@@ -54,9 +54,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_recipe_may_be_a_modules_dotted_path(own: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": "my_recipes.mine"})
     mine = loading.read(path, [], tmp_path)
-    theirs = loading.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path)
+    plain = loading.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path)
     assert mine.config.recipe == "my_recipes.mine"
-    assert mine.outcome.results.fingerprint == theirs.outcome.results.fingerprint
+    assert mine.outcome.results.fingerprint == plain.outcome.results.fingerprint
     with refused("k", "invalid"):
         loading.read(path, ["k=13"], tmp_path)
 
@@ -158,10 +158,10 @@ def test_a_runs_folder_stands_for_the_run(
     """With the values that it had; `--set` would make another. Its config's other runs are known."""
     monkeypatch.chdir(tmp_path)
     config, runs = tiny.write(tmp_path / "mine.yaml", tree), Path("runs")
-    plain, changed = (loading.read(config, given, runs) for given in ([], ["k=7"]))
-    for one in (plain, changed):
-        one.run.mkdir(parents=True)
-        tiny.write(one.run / loading.CONFIG, one.config.model_dump(mode="json"))
+    plain, changed = (loading.read(config, sets, runs) for sets in ([], ["k=7"]))
+    for plan in (plain, changed):
+        plan.run.mkdir(parents=True)
+        tiny.write(plan.run / loading.CONFIG, plan.config.model_dump(mode="json"))
     again = loading.read(changed.run, [], runs)
     assert (again.name, again.run) == (changed.run.name, changed.run)
     assert again.outcome.results.fingerprint == changed.outcome.results.fingerprint

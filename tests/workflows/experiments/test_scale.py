@@ -56,15 +56,15 @@ def test_changes_are_those_of_the_base_and_then_the_files_own(tmp_path: Path) ->
 
 def test_experiments_that_one_builds_on_are_at_its_scale(tmp_path: Path) -> None:
     """Those of a comparison with their own numbers on top, and what a training starts from."""
-    one, two, start = (str(tmp_path / f"{name}.yaml") for name in ("one", "two", "start"))
+    first, two, start = (str(tmp_path / f"{name}.yaml") for name in ("one", "two", "start"))
     tiny.write(Path(start), own(**{"train.updates": 1}))
-    tiny.write(Path(one), own(k=9, **{"train.updates": 2}))
+    tiny.write(Path(first), own(k=9, **{"train.updates": 2}))
     tiny.write(Path(two), {**own(k=9, **{"train.updates": 2}), "start_from": start})
     tree = {
         "recipe": "compare",
         "baseline": "a",
         "systems": ["retriever"],
-        "experiments": {"a": one, "b": {"file": one, "sets": ["train.updates=4"]}, "c": two},
+        "experiments": {"a": first, "b": {"file": first, "sets": ["train.updates=4"]}, "c": two},
     }
     small, whole = read(tmp_path, tree), read(tmp_path, tree, [])
 
@@ -92,8 +92,8 @@ def test_a_runs_folder_knows_its_scale(beir: Path, encoder: Path, tmp_path: Path
     (folder,) = place.runs.iterdir()
     assert yaml.safe_load((folder / "config.yaml").read_text())["scale"] == "small"
     again = read_runs([folder, folder], place.runs, place.where)[0].experiment
-    asked = loading.read(place.config, SMALL, place.runs)
-    assert again.outcome.results.fingerprint == asked.outcome.results.fingerprint
+    plan = loading.read(place.config, SMALL, place.runs)
+    assert again.outcome.results.fingerprint == plan.outcome.results.fingerprint
 
 
 @pytest.mark.parametrize(

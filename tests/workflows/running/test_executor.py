@@ -284,15 +284,15 @@ def test_of_twenty_drivers_one_runs_a_step_and_another_where_it_is_killed(store:
     with ExitStack() as stack:
         first = stack.enter_context(driver(node, store))
         wait_for(started, first)
-        others = [stack.enter_context(driver(node, store)) for _ in range(19)]
-        for other in others:
-            assert other.stdout is not None
-            assert other.stdout.readline().startswith(f"waits for process {first.pid} on ")
+        drivers = [stack.enter_context(driver(node, store)) for _ in range(19)]
+        for process in drivers:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(f"waits for process {first.pid} on ")
         first.kill()
         go.touch()
-        said = Counter(other.stdout.read() for other in others if other.stdout is not None)
-    assert said == {"ran True\n": 1, "ran False\n": 18}
-    assert [other.returncode for other in others] == [0] * 19
+        outputs = Counter(process.stdout.read() for process in drivers if process.stdout is not None)
+    assert outputs == {"ran True\n": 1, "ran False\n": 18}
+    assert [process.returncode for process in drivers] == [0] * 19
     assert steps.calls(store.path(node)) == 2
 
 

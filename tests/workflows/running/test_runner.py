@@ -57,34 +57,37 @@ def test_each_step_runs_once_inputs_first(store: Store, most: int, capsys: pytes
     assert executed == {node.fingerprint for node in graph([wanted])}
     assert (store.path(wanted) / "text").read_text() == "a b c d"
     assert {steps.calls(store.path(node)) for node in graph([wanted])} == {1}
-    said = capsys.readouterr().err.splitlines()
-    assert sorted(line.partition("]")[0] for line in said) == [f"[{i}/7" for i in range(1, 8)]
-    assert said[-1].startswith("[7/7] all: done in ")
+    lines = capsys.readouterr().err.splitlines()
+    assert sorted(line.partition("]")[0] for line in lines) == [f"[{i}/7" for i in range(1, 8)]
+    assert lines[-1].startswith("[7/7] all: done in ")
 
 
 def test_what_reads_nothing_of_the_run_comes_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake in the last of several collections is known before anything is made of the first."""
     a, b = texts("a", "b")
-    made = [step(name, steps.join, parts=[one], options=None) for name, one in (("of a", a), ("of b", b))]
-    run_steps(pending(made, store), store, at_once(1))
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(": done")[0] for line in said] == ["[1/4] a", "[2/4] b", "[3/4] of a", "[4/4] of b"]
+    nodes = [step(name, steps.join, parts=[part], options=None) for name, part in (("of a", a), ("of b", b))]
+    run_steps(pending(nodes, store), store, at_once(1))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": done")[0] for line in lines] == ["[1/4] a", "[2/4] b", "[3/4] of a", "[4/4] of b"]
 
 
 def test_independent_steps_run_at_once(store: Store, tmp_path: Path) -> None:
     """Each waits, as it would for Ray, until the other has started."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    nodes = [step("a", meets, ours=str(one), theirs=str(other)), step("b", meets, ours=str(other), theirs=str(one))]
+    first, second = tmp_path / "one", tmp_path / "other"
+    nodes = [
+        step("a", meets, marker=str(first), peer=str(second)),
+        step("b", meets, marker=str(second), peer=str(first)),
+    ]
     assert len(run_steps(nodes, store, TWO)) == 2
 
 
-def meets(out: Path, machine: Any, *, ours: str, theirs: str) -> None:
+def meets(out: Path, machine: Any, *, marker: str, peer: str) -> None:
     """Hold no processors, and wait until the other step has started too."""
     from sparring.workflows.distributed.resources import Resources, reserve
 
     with reserve(Resources(), Resources()):
-        Path(ours).touch()
-        while not Path(theirs).exists():
+        Path(marker).touch()
+        while not Path(peer).exists():
             time.sleep(0.01)
 
 
@@ -132,8 +135,8 @@ def test_after_a_failure_no_step_starts(store: Store, tmp_path: Path, most: int)
         run_steps([bad, good, late, after], store, at_once(most))
     assert [store.is_done(node) for node in (good, late, after)] == [most == 2, False, False]
     (tmp_path / "mended").touch()
-    left = pending([bad, good, late], store)
-    assert run_steps(left, store, at_once(most)) == {node.fingerprint for node in left}
+    nodes = pending([bad, good, late], store)
+    assert run_steps(nodes, store, at_once(most)) == {node.fingerprint for node in nodes}
 
 
 def test_a_users_mistake_is_raised_as_it_is(store: Store, tmp_path: Path) -> None:
@@ -144,51 +147,51 @@ def test_a_users_mistake_is_raised_as_it_is(store: Store, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_what_a_step_refuses_is_found_before_what_else_it_needs_is_made(store: Store, most: int) -> None:
-    (given,) = texts("given")
-    long = step("long", steps.join, parts=[given], options=None)
+    (source,) = texts("given")
+    long = step("long", steps.join, parts=[source], options=None)
     after = step("after", steps.join, parts=[long], options=None)
-    bad = step("bad", steps.refuse, before=given, after=after, most=4)
+    bad = step("bad", steps.refuse, before=source, after=after, most=4)
     machine = at_once(most)
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
         run_steps(pending([bad], store), store, machine)
-    assert [store.is_done(node) for node in (given, long, after)] == [True, False, False]
+    assert [store.is_done(node) for node in (source, long, after)] == [True, False, False]
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):  # nothing is done first
         run_steps(pending([bad], store), store, machine)
     assert not store.is_done(long)
 
 
 def test_what_a_later_step_refuses_is_found_too(store: Store) -> None:
-    given, other = texts("given", "other")
-    bad = step("bad", steps.refuse, before=given, after=other, most=4)
+    source, second = texts("given", "other")
+    bad = step("bad", steps.refuse, before=source, after=second, most=4)
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
-        run_steps([given, other], store, INLINE, later=[bad])
-    assert not store.is_done(other)
+        run_steps([source, second], store, INLINE, later=[bad])
+    assert not store.is_done(second)
 
 
 def test_what_is_asked_of_all_graphs() -> None:
-    given, *after = texts("given", "a", "b", "c")
+    source, *after = texts("given", "a", "b", "c")
     same, as_well, less = (
-        step(name, steps.refuse, before=given, after=last, most=most)
+        step(name, steps.refuse, before=source, after=last, most=most)
         for name, last, most in zip(("same", "as well", "less"), after, (4, 4, 5), strict=True)
     )
-    assert select_shared_checks([given, same], [as_well, less]) == [same]
+    assert select_shared_checks([source, same], [as_well, less]) == [same]
     assert select_shared_checks([same], [as_well], [less]) == []
 
 
 def test_what_cannot_be_asked_fails_in_the_step(store: Store) -> None:
-    (given,) = texts("given")
-    run_steps([given], store, INLINE)
-    (store.path(given) / "text").unlink()
-    bad = step("bad", steps.refuse, before=given, after=given, most=9)
+    (source,) = texts("given")
+    run_steps([source], store, INLINE)
+    (store.path(source) / "text").unlink()
+    bad = step("bad", steps.refuse, before=source, after=source, most=9)
     with pytest.raises(StepFailed, match=r"step 'bad' failed: .*No such file.*\(traceback: "):
         run_steps(pending([bad], store), store, INLINE)
 
 
 def test_the_same_is_asked_once(store: Store) -> None:
-    (given,) = texts("given")
-    several = [step("bad", steps.refuse, before=given, after=after, most=5) for after in texts("a", "b", "c")]
-    run_steps(pending(several, store), store, INLINE)
-    assert (store.path(given) / "asked").read_text() == "once\n"
+    (source,) = texts("given")
+    nodes = [step("bad", steps.refuse, before=source, after=after, most=5) for after in texts("a", "b", "c")]
+    run_steps(pending(nodes, store), store, INLINE)
+    assert (store.path(source) / "asked").read_text() == "once\n"
 
 
 def test_inline_mode_runs_one_step_at_a_time() -> None:
@@ -201,17 +204,17 @@ def test_a_step_that_another_driver_runs_is_shown_as_its_step(
 ) -> None:
     """What that driver has noted is left alone, and nothing is said to have been stopped; the wait is counted."""
     (node,) = texts("a")
-    other = store.path(node)
-    other.mkdir(parents=True)
-    with Progress(other, 10, "texts"):
+    path = store.path(node)
+    path.mkdir(parents=True)
+    with Progress(path, 10, "texts"):
         pass
 
     @contextmanager
     def held(store: Store, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
-        assert read_progress(other) is not None
+        assert read_progress(path) is not None
         on_wait("process 7 on vm")
-        steps.write(other, None, text="a")
-        (other / PROGRESS).unlink()
+        steps.write(path, None, text="a")
+        (path / PROGRESS).unlink()
         store._write(node, {**dict.fromkeys(WRITTEN), "dropped": [], "cluster": None, "summary": {}})
         yield lambda record: False
 

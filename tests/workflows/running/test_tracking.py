@@ -108,9 +108,9 @@ def test_what_was_sent_and_cannot_be_read_is_sent_again(kept: Tracker, tmp_path:
     out = log(tmp_path / "train", *LINES)
     kept.send_training("a", out)
     (tmp_path / STATE).write_text(damaged)
-    other = Tracker(tmp_path, ["tensorboard"], "one")
-    other.send_training("a", out)
-    assert [step for _, _, step in sent(other)] == [10, 15, 20]
+    second = Tracker(tmp_path, ["tensorboard"], "one")
+    second.send_training("a", out)
+    assert [step for _, _, step in sent(second)] == [10, 15, 20]
 
 
 def test_another_experiment_in_the_same_folder_begins_anew(kept: Tracker, tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_another_experiment_in_the_same_folder_begins_anew(kept: Tracker, tmp_pa
     same = Tracker(tmp_path, ["tensorboard"], "one")
     same.send_training("a", out)
     assert (tmp_path / "tensorboard" / "a" / "events").exists()
-    other = Tracker(tmp_path, ["tensorboard"], "two")
-    assert other._state["ids"] == {}
-    other.send_training("a", out)
-    assert [step for _, _, step in sent(other)] == [10, 15, 20]
+    second = Tracker(tmp_path, ["tensorboard"], "two")
+    assert second._state["ids"] == {}
+    second.send_training("a", out)
+    assert [step for _, _, step in sent(second)] == [10, 15, 20]
     assert not (tmp_path / "tensorboard").exists()
 
 
@@ -186,24 +186,24 @@ def events(folder: Path) -> dict[str, list[int]]:
     """The steps of each tag in a folder's event files."""
     from tensorboardX.proto.event_pb2 import Event
 
-    found: dict[str, list[int]] = {}
+    curves: dict[str, list[int]] = {}
     for path in sorted(folder.rglob("events.out.*")):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            (length,) = struct.unpack_from("<Q", data, at)
-            event = Event.FromString(data[at + 12 : at + 12 + length])
-            at += 12 + length + 4
+        data, offset = path.read_bytes(), 0
+        while offset < len(data):
+            (length,) = struct.unpack_from("<Q", data, offset)
+            event = Event.FromString(data[offset + 12 : offset + 12 + length])
+            offset += 12 + length + 4
             for value in event.summary.value:
-                found.setdefault(f"{path.parent.relative_to(folder)}: {value.tag}", []).append(event.step)
-    return found
+                curves.setdefault(f"{path.parent.relative_to(folder)}: {value.tag}", []).append(event.step)
+    return curves
 
 
 def test_a_run_writes_event_files_for_tensorboard(played: Place) -> None:
-    found = events(played.runs / "tiny" / "tensorboard")
-    assert found["retriever 1: loss/distillation_group"] == [1, 2, 3]
-    assert found["warm ranker: learning_rate"] == [1, 2, 3]
-    assert found["measures/retriever: RR_10"] == [0, 1]
-    assert "measures/BM25: RR_10" in found
+    curves = events(played.runs / "tiny" / "tensorboard")
+    assert curves["retriever 1: loss/distillation_group"] == [1, 2, 3]
+    assert curves["warm ranker: learning_rate"] == [1, 2, 3]
+    assert curves["measures/retriever: RR_10"] == [0, 1]
+    assert "measures/BM25: RR_10" in curves
 
 
 def test_many_series_keep_few_threads_and_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,10 +286,10 @@ def test_what_mlflow_and_wandb_are_sent(tmp_path: Path, monkeypatch: pytest.Monk
         "wandb": {"init": begun, "define_metric": None, "log": None, "finish": None},
     }
     for module, functions in stand_ins.items():
-        made = types.ModuleType(module)
+        stub = types.ModuleType(module)
         for name, returns in functions.items():
-            setattr(made, name, note(f"{module}.{name}", returns))
-        monkeypatch.setitem(sys.modules, module, made)
+            setattr(stub, name, note(f"{module}.{name}", returns))
+        monkeypatch.setitem(sys.modules, module, stub)
     for step in (1, 2):  # the second time resumed
         tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"], "one")
         (tmp_path / "demo").mkdir(exist_ok=True)
@@ -300,6 +300,6 @@ def test_what_mlflow_and_wandb_are_sent(tmp_path: Path, monkeypatch: pytest.Monk
     assert ("mlflow.start_run", {"run_id": "m1", "run_name": "demo"}) in calls
     assert ("mlflow.log_metrics", {"retriever_1/loss/a": 0.5}, {"step": 2}) in calls
     assert ("mlflow.log_metrics", {"retriever_1_seed_2/RR_10": 0.5}, {"step": 2}) in calls
-    assert [one[-1]["id"] for one in calls if one[0] == "wandb.init"] == [None, "w1"]
+    assert [call[-1]["id"] for call in calls if call[0] == "wandb.init"] == [None, "w1"]
     assert ("wandb.log", {"retriever 1/step": 1, "retriever 1/loss/a": 0.5}, {}) in calls
     assert ("wandb.define_metric", "retriever 1/*", {"step_metric": "retriever 1/step"}) in calls

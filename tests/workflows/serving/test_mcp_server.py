@@ -17,14 +17,14 @@ from sparring.workflows.serving import mcp_server
 from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
-from tests.support import asked, tiny
-from tests.support.asked import DENSE, LEXICAL
+from tests.support import asgi, tiny
+from tests.support.asgi import DENSE, LEXICAL
 from tests.support.tiny import Place, Said
 
 
 def served(folder: Path) -> tuple[Any, Marks]:
     """Make a server of two systems that need no models."""
-    near, words = asked.system("near", dense=DENSE)[0], asked.system("words", lexical=LEXICAL)[0]
+    near, words = asgi.system("near", dense=DENSE)[0], asgi.system("words", lexical=LEXICAL)[0]
     systems = {"near": near, "words": words}
     answering = Answering(systems, near.documents, "near", {}, Metrics(), Summary("demo", "letters"))
     marks = Marks(folder / "marks.jsonl")
@@ -99,10 +99,10 @@ def test_an_assistant_starts_the_command_itself(played: Place, tmp_path: Path, s
 
     async def ask() -> Any:
         async with Client(parameters) as client:
-            found = await client.call_tool("search", {"query": "barami comi", "k": 3})
-            doc_id = found.structured_content["documents"][0]["doc_id"]
+            result = await client.call_tool("search", {"query": "barami comi", "k": 3})
+            doc_id = result.structured_content["documents"][0]["doc_id"]
             await client.call_tool("mark", {"query": "barami comi", "doc_id": doc_id, "relevant": True})
-            return found.structured_content
+            return result.structured_content
 
     result = asyncio.run(ask())
     said()

@@ -28,8 +28,8 @@ from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import Question
-from tests.support import asked, toy
-from tests.support.asked import DENSE, LEXICAL, get, post
+from tests.support import asgi, toy
+from tests.support.asgi import DENSE, LEXICAL, get, post
 from tests.support.live import live
 
 TEXTS = ["bara comi", "dutol", "feven gira loba muco nami xq7 " * 6, "", "bara"]
@@ -44,14 +44,14 @@ def encoder_of(artifact: Path) -> LoadedEncoder:
 
 def system(name: str, stages: Mapping[str, Any], models: Mapping[str, Any]) -> LoadedSystem:
     """Make a system of some models, which is never searched."""
-    documents = asked.documents()
+    documents = asgi.documents()
     parts = {
         stage: LoadedRetriever(model, documents, nearest=None)  # type: ignore[arg-type]
         if isinstance(model, LoadedEncoder)
         else model
         for stage, model in models.items()
     }
-    tree = {"version": VERSION, "name": name, "documents": asked.COUNT, "stages": stages}
+    tree = {"version": VERSION, "name": name, "documents": asgi.COUNT, "stages": stages}
     return LoadedSystem(SystemConfig.model_validate(tree), documents, parts)
 
 
@@ -221,8 +221,8 @@ def test_documents_are_reranked_by_the_scores_of_the_cross_encoder(url: str, toy
     with httpx2.Client(base_url=url, trust_env=False) as plain:
         response = plain.post("/v1/rerank", json={"query": query, "documents": DOCUMENTS, "model": "ranker"}).json()
         assert [row["index"] for row in response["results"]] == order
-        found = [row["relevance_score"] for row in response["results"]]
-        assert found == pytest.approx((1 / (1 + np.exp(-scores[order]))).tolist(), abs=1e-5)
+        relevances = [row["relevance_score"] for row in response["results"]]
+        assert relevances == pytest.approx((1 / (1 + np.exp(-scores[order]))).tolist(), abs=1e-5)
         assert all("document" not in row for row in response["results"])
         tokenizer = AutoTokenizer.from_pretrained(str(toys_of_service.ranker / "model"))
         pairs = tokenizer([query] * len(DOCUMENTS), DOCUMENTS, truncation=True, max_length=24)
@@ -243,8 +243,8 @@ def test_models_that_systems_share_are_listed_once(client: openai.OpenAI) -> Non
     assert [model.dimensions for model in models.values()] == [[32], [12], [8, 16, 32], None]  # type: ignore[attr-defined]
     assert [model.max_tokens for model in models.values()] == [24] * 4  # type: ignore[attr-defined]
     assert client.models.retrieve("prompted/dense") == models["prompted/dense"]
-    other = client.embeddings.create(model="reranked/dense", input="bara")  # shared with `near`
-    assert other.model == "near/dense"
+    embeddings = client.embeddings.create(model="reranked/dense", input="bara")  # shared with `near`
+    assert embeddings.model == "near/dense"
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("none")
     assert caught.value.code == "model_not_found"
@@ -254,7 +254,7 @@ def test_a_model_that_is_not_named_is_the_default_systems_or_the_only_one(
     toys_of_service: Toys, tmp_path: Path
 ) -> None:
     plain, prompted = encoder_of(toys_of_service.plain), encoder_of(toys_of_service.prompted)
-    words = asked.system("words", lexical=LEXICAL)[0]
+    words = asgi.system("words", lexical=LEXICAL)[0]
     near, far = system("near", {"dense": DENSE}, {"dense": plain}), system("far", {"dense": DENSE}, {"dense": prompted})
     for services, expected in {(near, far): "near/dense", (words, far): "dense", (words, near, far): None}.items():
         response = post(app_of(answering_of(*services), tmp_path), "/v1/embeddings", {"input": "bara"})
@@ -337,7 +337,7 @@ class Held:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Held, Answering]:
     """A service whose retriever's model waits, and whose searches do not use the model."""
-    loaded, _ = asked.system("near", dense=DENSE)
+    loaded, _ = asgi.system("near", dense=DENSE)
     model = Held()
     monkeypatch.setattr(LoadedSystem, "encoders", property(lambda _: {"dense": model}))
     return model, answering_of(loaded)
@@ -346,7 +346,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Held, Answering]:
 def embeddings(app: Application, texts: Any) -> Any:
     """Ask for the vectors of texts."""
     headers = {"content-type": "application/json"}
-    return asked.request(app, "POST", "/v1/embeddings", body=json.dumps({"input": texts}).encode(), headers=headers)
+    return asgi.request(app, "POST", "/v1/embeddings", body=json.dumps({"input": texts}).encode(), headers=headers)
 
 
 def test_texts_that_come_during_a_batch_are_read_together(held: tuple[Held, Answering], tmp_path: Path) -> None:
@@ -365,11 +365,11 @@ def test_texts_that_come_during_a_batch_are_read_together(held: tuple[Held, Answ
     assert sorted(text for batch in model.batches for text in batch) == texts
     assert len(model.batches) <= 2  # the first may be read before the others come
     metrics = get(app, "/metrics").body.decode()
-    found = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", metrics, re.MULTILINE))
-    assert found['sparring_texts_total{model="dense"}'] == "20.0"
-    assert found['sparring_tokens_total{model="dense"}'] == "20.0"
-    assert found['sparring_part_seconds_count{part="embed"}'] == f"{len(model.batches)}.0"
-    assert found['sparring_requests_total{path="/v1/embeddings",status="200"}'] == "20.0"
+    counters = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", metrics, re.MULTILINE))
+    assert counters['sparring_texts_total{model="dense"}'] == "20.0"
+    assert counters['sparring_tokens_total{model="dense"}'] == "20.0"
+    assert counters['sparring_part_seconds_count{part="embed"}'] == f"{len(model.batches)}.0"
+    assert counters['sparring_requests_total{path="/v1/embeddings",status="200"}'] == "20.0"
 
 
 def test_a_search_waits_for_a_part_of_a_long_request_only(held: tuple[Held, Answering], tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_too_many_waiting_requests_are_refused(
         for _ in range(5):  # one is read, two wait
             waiting.append(asyncio.create_task(embeddings(app, "x")))
             await asyncio.sleep(0.02)
-        search = await asked.request(app, "GET", "/search?q=one")
+        search = await asgi.request(app, "GET", "/search?q=one")
         model.go.set()
         return [*await asyncio.gather(*waiting), search]
 

@@ -16,7 +16,7 @@ from sparring.workflows.serving.application import application
 from sparring.workflows.serving.deployment import free_port
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
-from tests.support import asked
+from tests.support import asgi
 from tests.support.axe import violations
 from tests.support.chromium import Browser
 
@@ -29,7 +29,7 @@ SUMMARY = Summary("demo", "letters", ["<i>one</i>", "four letters"], {"near": 0.
 
 def documents() -> InMemory:
     """Long documents, the third with markup in title and text."""
-    ids = [f"d{number:02d}" for number in range(asked.COUNT)]
+    ids = [f"d{number:02d}" for number in range(asgi.COUNT)]
     texts = [f"{MARKUP if name == 'd03' else name} {'letters and more letters ' * 60}" for name in ids]
     return InMemory(pa.table({"doc_id": ids, "title": [f"<u>title</u> of {name}" for name in ids], "text": texts}))
 
@@ -37,9 +37,9 @@ def documents() -> InMemory:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asked, "documents", documents)
-        near, _ = asked.system("near", dense=asked.DENSE)
-        words, _ = asked.system("words", lexical=asked.LEXICAL)
+        patch.setattr(asgi, "documents", documents)
+        near, _ = asgi.system("near", dense=asgi.DENSE)
+        words, _ = asgi.system("words", lexical=asgi.LEXICAL)
     answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics(), SUMMARY)
     marks = Marks(tmp_path_factory.mktemp("marks") / "marks.jsonl")
     served = application(answering, marks, facts={"identity": "x"}, token=None, loopback=True)

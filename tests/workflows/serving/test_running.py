@@ -16,15 +16,15 @@ from sparring.workflows.serving.running import FILE, announced
 @pytest.fixture(autouse=True)
 def answering(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The services that answer, which all have the identity x."""
-    there = {"http://127.0.0.1:1", "http://127.0.0.1:2"}
+    urls = {"http://127.0.0.1:1", "http://127.0.0.1:2"}
 
     def asked(url: str, *_: Any) -> dict[str, str]:
-        if url.removesuffix("/health") not in there:
+        if url.removesuffix("/health") not in urls:
             raise ConnectionRefusedError
         return {"identity": "x"}
 
     monkeypatch.setattr(running, "_request", asked)
-    return there
+    return urls
 
 
 LIMITS = {"k": 100, "query_characters": 4_000}
@@ -35,9 +35,9 @@ def note(folder: Path) -> Any:
 
 
 def test_a_second_service_that_answers_no_more_leaves_the_first_to_be_found(tmp_path: Path) -> None:
-    both, one = {"retriever": "a", "ranker": "b"}, {"retriever": "a"}
+    both, single = {"retriever": "a", "ranker": "b"}, {"retriever": "a"}
     with announced(tmp_path, "http://127.0.0.1:1", "x", both, LIMITS) as first:
-        with announced(tmp_path, "http://127.0.0.1:2", "x", one, LIMITS) as second:
+        with announced(tmp_path, "http://127.0.0.1:2", "x", single, LIMITS) as second:
             assert (first, second) == (True, False)
             assert note(tmp_path)["url"] == "http://127.0.0.1:1"
         assert note(tmp_path)["url"] == "http://127.0.0.1:1"
@@ -56,10 +56,16 @@ def test_what_a_killed_service_or_one_of_another_run_has_left_is_written_over(
     tmp_path: Path, answering: set[str]
 ) -> None:
     """Though another process has its number by now, as in a container that starts again."""
-    left = {"url": "http://127.0.0.1:1", "pid": 2**22 + 1, "identity": "x", "systems": {"retriever": "a"}, "limits": {}}
-    here = os.getpid()
-    for change in ({}, {"identity": "y", "pid": 1}, {"systems": []}, {"url": "http://127.0.0.1:3", "pid": here}):
-        (tmp_path / FILE).write_text(json.dumps({**left, **change}))
+    record = {
+        "url": "http://127.0.0.1:1",
+        "pid": 2**22 + 1,
+        "identity": "x",
+        "systems": {"retriever": "a"},
+        "limits": {},
+    }
+    pid = os.getpid()
+    for change in ({}, {"identity": "y", "pid": 1}, {"systems": []}, {"url": "http://127.0.0.1:3", "pid": pid}):
+        (tmp_path / FILE).write_text(json.dumps({**record, **change}))
         with announced(tmp_path, "http://127.0.0.1:2", "x", {}, LIMITS):
             assert note(tmp_path)["url"] == "http://127.0.0.1:2"
         assert note(tmp_path) is None

@@ -9,9 +9,9 @@ from sparring.workflows.store.dag import relabelled, step
 
 def test_a_step_of_another_experiment_has_the_label_that_it_has_here() -> None:
     node = step("data", ingest, source={"format": "beir", "path": "x"})
-    here = relabelled(node, {node.fingerprint: "B: data"})
-    told = NotMade("files of the step 'data' were dropped; make them again", "data", node.name).as_in([here])
-    assert told.told("run cmp.yaml") == (
+    current = relabelled(node, {node.fingerprint: "B: data"})
+    error = NotMade("files of the step 'data' were dropped; make them again", "data", node.name).as_in([current])
+    assert error.told("run cmp.yaml") == (
         "files of the step 'B: data' were dropped; make them again: run cmp.yaml --until 'B: data'"
     )
-    assert NotMade("it is gone", "data", "other").as_in([here]).told("run") == "it is gone: run --until 'data'"
+    assert NotMade("it is gone", "data", "other").as_in([current]).told("run") == "it is gone: run --until 'data'"

@@ -60,7 +60,7 @@ def test_what_differs_is_named(
 ) -> None:
     path = one(pattern)(copy)
     change(path)
-    found = first_difference(copy, played.store)
-    assert found is not None
-    assert found.startswith(path.relative_to(copy).parts[0].partition("-")[0])
-    assert says in found
+    difference = first_difference(copy, played.store)
+    assert difference is not None
+    assert difference.startswith(path.relative_to(copy).parts[0].partition("-")[0])
+    assert says in difference

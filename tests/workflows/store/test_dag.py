@@ -24,12 +24,12 @@ from tests.support.toy import CROSS_ENTROPY
 
 
 def test_equal_inputs_give_the_same_name() -> None:
-    one, two = chain(), chain()
-    assert {name: node.name for name, node in one.items()} == {name: node.name for name, node in two.items()}
-    assert one["a"].name.startswith("write-")
-    assert len(one["a"].name) == len("write-") + 12
-    assert step("a", steps.join, parts=(one["a"],), options={"x": 1, "y": 2}).fingerprint == (
-        step("a", steps.join, options={"y": 2, "x": 1}, parts=[one["a"]]).fingerprint
+    first, two = chain(), chain()
+    assert {name: node.name for name, node in first.items()} == {name: node.name for name, node in two.items()}
+    assert first["a"].name.startswith("write-")
+    assert len(first["a"].name) == len("write-") + 12
+    assert step("a", steps.join, parts=(first["a"],), options={"x": 1, "y": 2}).fingerprint == (
+        step("a", steps.join, options={"y": 2, "x": 1}, parts=[first["a"]]).fingerprint
     )
 
 
@@ -79,8 +79,8 @@ def test_a_version_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_objectives_version_is_part_of_its_trainings_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of that objective alone: a training of another stays where it is."""
-    given = Description(modules=("text",))
-    monkeypatch.setattr(steps.newer, "description", given)
+    description = Description(modules=("text",))
+    monkeypatch.setattr(steps.newer, "description", description)
     before = {name: step("newer", steps.newer, text=name).name for name in ("ict", "retriever")}
     monkeypatch.setattr(dag, "declared", lambda objective, name: {"ict": 3}.get(objective))
     after = {name: step("newer", steps.newer, text=name).name for name in before}
@@ -90,8 +90,8 @@ def test_an_objectives_version_is_part_of_its_trainings_identity(monkeypatch: py
 
 def test_of_a_description_only_the_version_is_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     before = step("newer", steps.newer, text="a")
-    told = Description(part="data", version=2, models="training", droppable=("x",), carried=("y",))
-    monkeypatch.setattr(steps.newer, "description", told)
+    description = Description(part="data", version=2, models="training", droppable=("x",), carried=("y",))
+    monkeypatch.setattr(steps.newer, "description", description)
     after = step("newer", steps.newer, text="a", part="warm-up")
     assert after.name == before.name
     assert "part" not in after.inputs
@@ -113,9 +113,9 @@ def test_a_phase_is_of_the_innermost_block_and_no_identity() -> None:
         outer = step("b", steps.join, parts=[inner], options=None)
     assert (plain.phase, inner.phase, outer.phase) == ("", "collection", "warm-up")
     assert plain.name == inner.name
-    other = relabelled(outer, {}, {inner.fingerprint: "evaluation"})
-    assert [node.phase for node in graph([other])] == ["evaluation", "warm-up"]
-    assert other.name == outer.name
+    variant = relabelled(outer, {}, {inner.fingerprint: "evaluation"})
+    assert [node.phase for node in graph([variant])] == ["evaluation", "warm-up"]
+    assert variant.name == outer.name
 
 
 def test_a_default_is_part_of_the_identity() -> None:
@@ -144,15 +144,15 @@ def steps_of_own_code() -> dict[str, Step]:
     """A step that names each piece of a user's package, and one that names none."""
     losses = [{"function": "own_code.losses.focal"}]
     inputs: dict[str, Any] = {"rows": None, "dev": None, "data": None, "tokens": None, "start": None, "seed": [1]}
-    ours = TrainConfig(updates=1, losses=[LossTerm(function=CROSS_ENTROPY)])
+    training = TrainConfig(updates=1, losses=[LossTerm(function=CROSS_ENTROPY)])
     config = MineConfig(draw=Sampler(function="own_code.samplers.nearest"))
     return {
         "loss": step("t", train, objective="retriever", config=TrainConfig(updates=1, losses=losses), **inputs),
-        "objective": step("t", train, objective="own_code.simcse", config=ours, **inputs),
+        "objective": step("t", train, objective="own_code.simcse", config=training, **inputs),
         "sampler": step(
             "m", mine, data=None, tokens=None, ranking=None, split="train", groups=1, seed=[1], config=config
         ),
-        "none": step("t", train, objective="retriever", config=ours, **inputs),
+        "none": step("t", train, objective="retriever", config=training, **inputs),
     }
 
 
@@ -194,8 +194,8 @@ def test_own_code_that_is_not_python_is_named(own_code: Path) -> None:
 
 def test_an_option_left_out_is_the_same_as_its_default() -> None:
     """Otherwise a changed default would give other results under the same name."""
-    said, unsaid = LossTerm(function=CROSS_ENTROPY, options={"temperature": 1}), LossTerm(function=CROSS_ENTROPY)
-    assert canonical(said) == canonical(unsaid)
+    explicit, unsaid = LossTerm(function=CROSS_ENTROPY, options={"temperature": 1}), LossTerm(function=CROSS_ENTROPY)
+    assert canonical(explicit) == canonical(unsaid)
     assert unsaid.options == {"temperature": 1.0}
 
 
@@ -231,9 +231,9 @@ def test_what_a_run_gives_itself_comes_first() -> None:
 
 def test_a_function_that_takes_more_than_it_names_names_what_is_missing() -> None:
     """An objective's own configs go through a training by any name."""
-    given = {"objective": "retriever", "rows": None, "dev": None, "data": None, "tokens": None, "start": None}
+    inputs = {"objective": "retriever", "rows": None, "dev": None, "data": None, "tokens": None, "start": None}
     with pytest.raises(UserError, match=r"train takes objective, .*, seed, config; missing: seed, config$"):
-        step("t", train, **given, sed=[1])
+        step("t", train, **inputs, sed=[1])
 
 
 # Order
@@ -246,17 +246,17 @@ def test_inputs_come_first_and_once() -> None:
 
 
 @Description(workers_read={"rows": ("*.npy", "model/*"), "*": ("*",), "out": ("part-*",)})
-def reading(out: Path, machine: Any, *, rows: Step, others: list[Step], name: str = "") -> None:
+def reading(out: Path, machine: Any, *, rows: Step, rest: list[Step], name: str = "") -> None:
     """A step whose workers read most files."""
 
 
 def test_a_step_leaves_what_only_its_workers_read() -> None:
     rows, first, second = (step(text, steps.write, text=text) for text in "abc")
-    node = step("reading", reading, rows=rows, others=[first, second])
+    node = step("reading", reading, rows=rows, rest=[first, second])
     files = ("a.npy", "model/weights", "names.json", "part-1")
     assert [file for file in files if node.leaves(rows, file)] == ["a.npy", "model/weights"]
     assert [file for file in files if node.leaves(second, file)] == list(files)
     assert [file for file in files if node.leaves(node, file)] == ["part-1"]
-    both = step("reading", reading, rows=rows, others=[rows])
+    both = step("reading", reading, rows=rows, rest=[rows])
     assert not both.leaves(rows, "names.json")  # one of the inputs needs it here
     assert not step("join", steps.join, parts=[rows], options={}).leaves(rows, "a.npy")

@@ -97,12 +97,12 @@ def test_carried_files_that_were_dropped_are_missed_only_by_a_step_that_carries_
     first = step("first", steps.follow, text="a", before=None)
     run([first], store)
     store.drop(first, ["heavy"])
-    for text, needed in (("weights", ["next"]), ("all", ["first", "next"])):
-        assert [node.label for node in pending([step("next", steps.follow, text=text, before=first)], store)] == needed
-    other = step("other", steps.mapped, by_name={"x": first})
-    assert [node.label for node in pending([other], store)] == ["other"]
+    for text, labels in (("weights", ["next"]), ("all", ["first", "next"])):
+        assert [node.label for node in pending([step("next", steps.follow, text=text, before=first)], store)] == labels
+    mapping = step("other", steps.mapped, by_name={"x": first})
+    assert [node.label for node in pending([mapping], store)] == ["other"]
     store.drop(first, ["text"])
-    assert [node.label for node in pending([other], store)] == ["first", "other"]
+    assert [node.label for node in pending([mapping], store)] == ["first", "other"]
 
 
 def test_a_step_that_is_wanted_complete_is_pending_if_parts_were_dropped(store: Store) -> None:

@@ -13,9 +13,9 @@ from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
 
 def state(out: Path) -> dict[str, Any]:
     """The content of the progress file, without the time."""
-    found = dict(json.loads((out / PROGRESS).read_text()))
-    assert found.pop("seconds") >= 0
-    return found
+    record = dict(json.loads((out / PROGRESS).read_text()))
+    assert record.pop("seconds") >= 0
+    return record
 
 
 def test_units_are_counted(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ def outcome(config: str, *sets: str) -> Outcome:
 
 def exportable(config: str, *sets: str) -> dict[str, list[str]]:
     """The stages of each system that can be exported."""
-    found = {}
+    stages = {}
     for name, system in outcome(config, *sets).ranked.items():
         try:
-            found[name] = list(deployable.of_folder(system).stages)
+            stages[name] = list(deployable.of_folder(system).stages)
         except UserError:
             continue
-    return found
+    return stages
 
 
 def test_every_system_of_ar2_can_be_exported() -> None:
@@ -33,7 +33,7 @@ def test_every_system_of_ar2_can_be_exported() -> None:
     assert of_ar2 == {
         "BM25": ["lexical"],
         **{name: ["dense"] for name in ("start model", "warm retriever", "retriever 1")},
-        **{f"BM25 + start model, {how}": both for how in ("reciprocal", "interpolated")},
+        **{f"BM25 + start model, {method}": both for method in ("reciprocal", "interpolated")},
         **{f"BM25 + {name}, interpolated": both for name in ("warm retriever", "retriever 1")},
         **dict.fromkeys(("warm ranker over warm retriever", "ranker over retriever 1"), ranked),
         "warm ranker over BM25 + warm retriever": [*both, "ranker"],

@@ -16,17 +16,17 @@ from sparring.workflows.systems.rows import Outcome, name_of, note_on
 
 def outcome(config: str, *sets: str) -> Outcome:
     """What the recipe of a config in `configs` makes of it."""
-    made: Any = loading.read(ROOT / "configs" / config, list(sets), Path("runs")).outcome
-    assert isinstance(made, Outcome)
-    return made
+    plan: Any = loading.read(ROOT / "configs" / config, list(sets), Path("runs")).outcome
+    assert isinstance(plan, Outcome)
+    return plan
 
 
 @pytest.mark.parametrize("config", ["demo.yaml", "coder/tripclick.yaml", "samtone/sde.yaml", "zeroshot.yaml"])
 def test_the_results_gather_the_systems_that_the_outcome_names(config: str) -> None:
-    made = outcome(config)
-    assert [entry["system"] for entry in made.results.inputs["systems"]] == [system.name for system in made.rows]
-    gathered = {node.fingerprint for node in graph([made.results])}
-    assert all({node.fingerprint for node in system.steps} <= gathered for system in made.rows)
+    plan = outcome(config)
+    assert [entry["system"] for entry in plan.results.inputs["systems"]] == [system.name for system in plan.rows]
+    gathered = {node.fingerprint for node in graph([plan.results])}
+    assert all({node.fingerprint for node in system.steps} <= gathered for system in plan.rows)
 
 
 def test_a_system_names_the_models_that_made_its_ranking() -> None:
@@ -43,19 +43,19 @@ def test_a_system_names_the_models_that_made_its_ranking() -> None:
 
 
 def test_rankings_are_those_of_the_last_seed_on_the_recipes_own_collection() -> None:
-    made = outcome("demo.yaml", "seeds=[1, 2]")
-    labels = {name: row.ranking.label for name, row in made.ranked.items() if row.ranking is not None}
+    plan = outcome("demo.yaml", "seeds=[1, 2]")
+    labels = {name: row.ranking.label for name, row in plan.ranked.items() if row.ranking is not None}
     assert labels["BM25"] == "bm25 ranking (test)"
     assert labels["warm retriever"] == "warm retriever (seed 2) ranking (test)"
-    several = outcome("zeroshot.yaml")
-    assert len({system.collection for system in several.rows}) > 1
-    assert all(row.ranking and several.data in row.ranking.upstream for row in several.ranked.values())
+    zeroshot = outcome("zeroshot.yaml")
+    assert len({system.collection for system in zeroshot.rows}) > 1
+    assert all(row.ranking and zeroshot.data in row.ranking.upstream for row in zeroshot.ranked.values())
 
 
 def test_only_what_vectors_alone_found_has_its_space_analysed() -> None:
-    made = outcome("demo.yaml", "analyse={}")
-    analysed = {system.name for system in made.rows if system.analysis is not None}
-    assert analysed == {system.name for system in made.rows if system.retriever is not None and system.ranker is None}
+    plan = outcome("demo.yaml", "analyse={}")
+    analysed = {system.name for system in plan.rows if system.analysis is not None}
+    assert analysed == {system.name for system in plan.rows if system.retriever is not None and system.ranker is None}
     assert "start model" in analysed
     assert "BM25" not in analysed
 

@@ -128,25 +128,25 @@ def test_a_model_that_only_a_trial_has_must_be_there(
 ) -> None:
     place = tiny.place(tmp_path, tree(beir, encoder, **options))
     assert place("tune") == 2
-    told = "model: ./no/such: there is no such directory"
-    assert said() == ("", f"error: start retriever: {told}\n")
+    message = "model: ./no/such: there is no such directory"
+    assert said() == ("", f"error: start retriever: {message}\n")
     assert place("plan") == 2
-    assert told in said()[1]
+    assert message in said()[1]
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
 def test_a_file_that_only_a_trial_has_must_be_as_it_was(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
-    other = shutil.copytree(encoder, tmp_path / "other")
-    options = {"space": {MODEL: {"grid": [str(other)]}}, "systems": ["start model"]}
+    copy = shutil.copytree(encoder, tmp_path / "other")
+    options = {"space": {MODEL: {"grid": [str(copy)]}}, "systems": ["start model"]}
     place = tiny.place(tmp_path, tree(beir, encoder, **options))
     tuned = read_tuning(parser().parse_args(place.words("tune")))
-    nodes = graph(one for seeds in tuned.measure_steps(tuned.experiment({MODEL: str(other)})) for one in seeds)
+    nodes = graph(step for seeds in tuned.measure_steps(tuned.experiment({MODEL: str(copy)})) for step in seeds)
     run_steps(
         [node for node in nodes if node.label == "start retriever"],
         Store(place.store),
         resolve_machine(Cluster(**tiny.INLINE)),
     )
-    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
     said()
     assert place("tune") == 2
     err = said()[1]
@@ -161,9 +161,9 @@ def test_what_learns_nothing_may_be_measured_on_train(beir: Path, encoder: Path,
 
 
 def test_the_last_system_counts_where_none_is_named(beir: Path, encoder: Path, tmp_path: Path) -> None:
-    asked = tree(beir, encoder)
-    del asked["tune"]["systems"]
-    place = tiny.place(tmp_path, asked)
+    config = tree(beir, encoder)
+    del config["tune"]["systems"]
+    place = tiny.place(tmp_path, config)
     tuned = read_tuning(parser().parse_args(place.words("tune")))
     rows = tuned.experiment({}).outcome.rows
     assert tuned.tuning.systems == tuned.tree["tune"]["systems"] == [rows[-1].name]
@@ -172,8 +172,8 @@ def test_the_last_system_counts_where_none_is_named(beir: Path, encoder: Path, t
 
 
 def test_plan_says_what_is_tried(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
-    asked = tree(beir, encoder, space={GAME: {"grid": [1e-3, 2e-3]}, WARM: {"uniform": [1e-4, 1e-3]}}, trials=3)
-    place = tiny.place(tmp_path, asked)
+    config = tree(beir, encoder, space={GAME: {"grid": [1e-3, 2e-3]}, WARM: {"uniform": [1e-4, 1e-3]}}, trials=3)
+    place = tiny.place(tmp_path, config)
     assert place("plan") == 0
     line = said()[0].splitlines()[-1]
     assert line.startswith("this is the plan of `run`; `python -m workflows tune ")
@@ -182,7 +182,7 @@ def test_plan_says_what_is_tried(beir: Path, encoder: Path, tmp_path: Path, said
     line = said()[0].splitlines()[-1]
     tuned = read_tuning(parser().parse_args(place.words("tune")))
     tried = [tuned.experiment(point) for point in [{}, *points(tuned.tuning.space, 3, tuned.tuning.seed)]]
-    steps = graph(one for trial in tried for seeds in tuned.measure_steps(trial) for one in seeds)
+    steps = graph(step for trial in tried for seeds in tuned.measure_steps(trial) for step in seeds)
     assert f"`: 7 trials of {len(steps)} steps, those that they share counted once; " in line
 
 
@@ -201,13 +201,13 @@ def test_trials_of_adapt_have_the_splits_of_its_run(encoder: Path, tmp_path: Pat
     sources.write(folder / "queries.jsonl", *asked_for)
     sources.write(folder / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", *(f"q{n}\td1\t1" for n in range(90)))
     (folder / "qrels" / "test.tsv").unlink()
-    asked = tiny.adapt(folder, encoder)
-    asked["tune"] = {
+    config = tiny.adapt(folder, encoder)
+    config["tune"] = {
         "measure": "RR@10",
         "systems": ["warm retriever"],
         "space": {"train.warm.learning_rate": {"grid": [1e-4]}},
     }
-    place = tiny.place(tmp_path / "place", asked)
+    place = tiny.place(tmp_path / "place", config)
     tuned = read_tuning(parser().parse_args(place.words("tune")))
     run = loading.read(place.config, [], place.runs).config
     assert set(run.data.hold_out) == {"test", "dev"}
@@ -221,8 +221,8 @@ def test_the_best_config_has_its_tunings_scale(beir: Path, encoder: Path, tmp_pa
     """So that what its training starts from, another experiment, is as small as in the trial."""
     start = tiny.write(tmp_path / "start.yaml", {**tiny.dpr(beir, encoder), "small": {"train.updates": 2}})
     section = {"measure": "RR@10", "space": {"train.learning_rate": {"grid": [1e-2]}}}
-    asked = {**tiny.dpr(beir, encoder), "start_from": str(start), "small": {"train.batch": 2}, "tune": section}
-    place = tiny.place(tmp_path / "place", asked)
+    config = {**tiny.dpr(beir, encoder), "start_from": str(start), "small": {"train.batch": 2}, "tune": section}
+    place = tiny.place(tmp_path / "place", config)
     tuned = read_tuning(parser().parse_args([*place.words("tune"), "--set", "scale=small"]))
     point = {"train.learning_rate": 1e-2}
     table = tune._empty_table(tuned)
@@ -241,8 +241,8 @@ def test_an_experiment_without_the_section_is_not_tuned(beir: Path, encoder: Pat
 
 
 def test_a_comparison_is_not_tuned(said: Said) -> None:
-    asked = "tune={measure: RR@10, systems: [a], space: {k: {grid: [1]}}}"
-    assert main(["tune", "configs/ar2/ablations.yaml", "--set", asked]) == 2
+    assignment = "tune={measure: RR@10, systems: [a], space: {k: {grid: [1]}}}"
+    assert main(["tune", "configs/ar2/ablations.yaml", "--set", assignment]) == 2
     assert re.fullmatch(r"error: .*: compare has no numbers of its own; tune one of its experiments\n", said()[1])
 
 

@@ -78,10 +78,10 @@ def test_hyperband_compares_some_trials_later_or_never(table: TrialTable, monkey
         brackets.append([len(hyperband._trial_info[str(number)]._rungs) for number in range(40)])
     assert brackets[0] == brackets[1]
     assert set(brackets[0]) == {3, 2, 1, 0}
-    other = scheduler(table, monkeypatch, scheduler="hyperband", seed=1)
+    second = scheduler(table, monkeypatch, scheduler="hyperband", seed=1)
     for number in range(40):
-        reported(other, number)
-    assert [len(other._trial_info[str(number)]._rungs) for number in range(40)] != brackets[0]
+        reported(second, number)
+    assert [len(second._trial_info[str(number)]._rungs) for number in range(40)] != brackets[0]
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Ray's placement groups, and a clock that moves a second with each look."""
     seconds = iter(range(1, 10**6))
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    found: dict[str, Any] = {}
-    monkeypatch.setattr("ray.util.placement_group_table", lambda: found)
-    return found
+    groups: dict[str, Any] = {}
+    monkeypatch.setattr("ray.util.placement_group_table", lambda: groups)
+    return groups
 
 
 WAITING = [SimpleNamespace(status="PENDING")]

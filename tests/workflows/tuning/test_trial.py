@@ -100,23 +100,25 @@ def test_rungs_are_some_validations_and_all_measures(tuned: TunedExperiment) -> 
 def test_a_trial_reports_each_rung_once_and_the_same_again(run: Any, tuned: TunedExperiment, place: Place) -> None:
     """The first run makes everything; the second reads it from the store, as a trial that is resumed."""
     first = run({})
-    assert [(one["rung"], one["time"]) for one in first] == [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)]
-    assert [one.get("systems") for one in first] == [None, None, None, 1, 2]
+    assert [(report["rung"], report["time"]) for report in first] == [(0, 1), (1, 2), (2, 4), (3, 8), (4, 16)]
+    assert [report.get("systems") for report in first] == [None, None, None, 1, 2]
     assert first[-1]["measure"] == first[-1]["value"]
     (node,) = validated(tuned.measure_steps(tuned.experiment({}))[0])
     validations = read_validations(node, Store(place.store), "max")
     assert len(validations) == 4  # the start model's is left out
-    assert [one["value"] for one in first[:3]] == [validations[number] for number in (0, 1, 3)]
+    assert [report["value"] for report in first[:3]] == [validations[number] for number in (0, 1, 3)]
     assert first[-1]["steps"] > 2
     assert first[-1]["seconds"] > 1.0
     again = run({})
-    assert [{**one, "steps": 0, "seconds": 0} for one in again] == [{**one, "steps": 0, "seconds": 0} for one in first]
+    assert [{**report, "steps": 0, "seconds": 0} for report in again] == [
+        {**report, "steps": 0, "seconds": 0} for report in first
+    ]
     assert (again[-1]["steps"], again[-1]["seconds"]) == (2, 1.0)
 
 
 def test_a_training_with_more_validations_is_compared_at_those_of_the_config(run: Any) -> None:
-    found = run({UPDATES: 8, WARM: 2e-3}, reports=4)
-    assert [one["rung"] for one in found] == [0, 1, 2, 3]
+    reports = run({UPDATES: 8, WARM: 2e-3}, reports=4)
+    assert [report["rung"] for report in reports] == [0, 1, 2, 3]
 
 
 def test_lower_is_better_where_the_validation_or_the_tuning_says_so(tuned: TunedExperiment, place: Place) -> None:

@@ -27,10 +27,10 @@ def table(tmp_path: Path) -> TrialTable:
 
 def test_the_best_comes_first(table: TrialTable) -> None:
     assert table.best is table.trials[1]
-    assert [one.number for one in table.best_first] == [1, 0, 2, 4, 3]
+    assert [trial.number for trial in table.best_first] == [1, 0, 2, 4, 3]
     table.goal = "min"
     assert table.best is table.trials[0]
-    assert [one.number for one in table.best_first] == [0, 1, 4, 2, 3]
+    assert [trial.number for trial in table.best_first] == [0, 1, 4, 2, 3]
 
 
 def test_the_text_shows_the_best_trial_first(table: TrialTable) -> None:
@@ -84,30 +84,30 @@ def test_a_table_keeps_the_finished_trials_of_an_earlier_run(table: TrialTable) 
     later = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "0123")
     later.resume()
     assert later.trials[:3] == table.trials[:3]
-    assert [(one.state, one.measures, one.reason) for one in later.trials[3:]] == [
+    assert [(trial.state, trial.measures, trial.reason) for trial in later.trials[3:]] == [
         ("waiting", [], ""),
         ("waiting", [0.5], ""),
     ]
-    other = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
-    other.resume()
-    assert other.trials == []
+    twin = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
+    twin.resume()
+    assert twin.trials == []
 
 
 def test_a_table_remembers_what_trials_that_it_has_no_more_stood_on(table: TrialTable) -> None:
     for trial in table.trials:
         trial.artifacts = ["data", f"own-{trial.number}"]
     table.cut(3)
-    assert [one.number for one in table.trials] == [0, 1, 2]
+    assert [trial.number for trial in table.trials] == [0, 1, 2]
     assert table.earlier == ["data", "own-3", "own-4"]
     table.save()
     later = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "0123")
     later.resume()
     assert later.earlier == table.earlier
-    other = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
-    other.resume()
-    assert sorted(other.earlier) == ["data", *(f"own-{number}" for number in range(5))]
-    other.forget_artifacts()
-    assert other.artifacts == []
+    twin = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
+    twin.resume()
+    assert sorted(twin.earlier) == ["data", *(f"own-{number}" for number in range(5))]
+    twin.forget_artifacts()
+    assert twin.artifacts == []
 
 
 def test_a_page_escapes_reasons_and_draws_no_key_without_measures(table: TrialTable) -> None:

@@ -63,51 +63,51 @@ def halved(ray: Machine, beir: Path, encoder: Path, tmp_path_factory: pytest.Tem
 
 
 def test_trials_that_are_behind_are_stopped(halved: Place) -> None:
-    found = trials(halved)
+    rows = trials(halved)
     # The baseline equals the first point of the grid, so that point is no trial of its own.
-    assert [(one["point"].get(WARM), one["point"].get(GAME)) for one in found] == [
+    assert [(trial["point"].get(WARM), trial["point"].get(GAME)) for trial in rows] == [
         (None, None),
         (1e-3, 2e-3),
         (1e-9, 1e-3),
         (1e-9, 2e-3),
     ]
-    assert [one["state"] for one in found] == ["done", "done", "stopped", "stopped"]
-    assert [len(one["measures"]) for one in found] == [2, 2, 1, 1]
-    assert found[0]["values"] == {WARM: 1e-3, GAME: 1e-3}
+    assert [trial["state"] for trial in rows] == ["done", "done", "stopped", "stopped"]
+    assert [len(trial["measures"]) for trial in rows] == [2, 2, 1, 1]
+    assert rows[0]["values"] == {WARM: 1e-3, GAME: 1e-3}
 
 
 def test_shared_steps_run_once(halved: Place) -> None:
     """Every artifact was made by one trial, or before all trials; none was made twice."""
-    found = trials(halved)
+    rows = trials(halved)
     first = min(began for began, _ in records(halved, "train").values())
     before = [name for name, (_, ended) in records(halved).items() if ended <= first]
     assert {name.partition("-")[0] for name in before} >= {"ingest", "start", "tokenize", "mine"}
-    assert sum(one["steps"] for one in found) == len(records(halved)) - len(before)
+    assert sum(trial["steps"] for trial in rows) == len(records(halved)) - len(before)
     # Trials 0 and 1 started together with the same warm-up, and so did 2 and 3.
     assert len(records(halved, "train")) == 2 + 2 + 2  # warm retrievers; warm ranker and its round; two games
-    assert {one["steps"] for one in found[2:]} != {0}
+    assert {trial["steps"] for trial in rows[2:]} != {0}
 
 
 def test_a_trials_measure_is_that_of_a_run_with_its_values(halved: Place) -> None:
     """`run --set` with the values of a finished trial has nothing left to do."""
-    one = trials(halved)[1]
-    sets = [f"{key}={json.dumps(value)}" for key, value in one["point"].items()]
+    trial = trials(halved)[1]
+    sets = [f"{key}={json.dumps(value)}" for key, value in trial["point"].items()]
     same = loading.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
     store = Store(halved.store)
-    measured = [one.metrics for one in same.outcome.rows if one.name == "retriever 1"]
+    measured = [row.metrics for row in same.outcome.rows if row.name == "retriever 1"]
     record = store.record(measured[0])
     assert record is not None
-    assert record["summary"]["measures"]["RR@10"] == one["measures"][1]
+    assert record["summary"]["measures"]["RR@10"] == trial["measures"][1]
     assert pending(measured, store) == []
 
 
 def test_a_run_with_the_values_of_a_stopped_trial_does_what_is_left(halved: Place) -> None:
-    one = trials(halved)[2]
-    sets = [f"{key}={json.dumps(value)}" for key, value in one["point"].items()]
+    trial = trials(halved)[2]
+    sets = [f"{key}={json.dumps(value)}" for key, value in trial["point"].items()]
     same = loading.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
-    systems = {one.name: one.metrics for one in same.outcome.rows}
-    left = {node.label for node in pending([systems["retriever 1"]], Store(halved.store))}
-    assert left == {
+    systems = {row.name: row.metrics for row in same.outcome.rows}
+    labels = {node.label for node in pending([systems["retriever 1"]], Store(halved.store))}
+    assert labels == {
         "warm retriever queries (train)",
         "warm retriever ranking (train)",
         "warm ranker groups",
@@ -152,8 +152,8 @@ def test_a_repeated_command_does_nothing(halved: Place, said: Said, monkeypatch:
 def test_the_best_config_runs_as_it_is(halved: Place, tmp_path: Path, said: Said) -> None:
     place = halved.copy(tmp_path / "copy")
     best = place.runs / "tiny" / "tiny-best.yaml"
-    numbers = [one for one in trials(place) if one["state"] == "done"]
-    winner = max(numbers, key=lambda one: one["measures"][-1])
+    numbers = [trial for trial in trials(place) if trial["state"] == "done"]
+    winner = max(numbers, key=lambda trial: trial["measures"][-1])
     text = best.read_text()
     assert f"RR@10 {winner['measures'][-1]:.3f} of retriever 1" in text
     assert re.search(rf"\(trial {winner['number']}\): .*{GAME}={format_value(winner['values'][GAME])}\b", text)
@@ -187,7 +187,7 @@ def test_a_tuning_is_removed_with_its_trials(halved: Place, tmp_path: Path, said
     assert records(place)
     assert place("clean", "--whole") == 0
     assert records(place) == {}
-    assert [one["measures"] for one in trials(place)] == [one["measures"] for one in trials(halved)]
+    assert [trial["measures"] for trial in trials(place)] == [trial["measures"] for trial in trials(halved)]
 
 
 def test_a_runs_folder_removes_what_its_trials_made_too(halved: Place, tmp_path: Path, said: Said) -> None:
@@ -216,7 +216,7 @@ def test_a_runs_folder_removes_what_its_trials_made_too(halved: Place, tmp_path:
 def test_what_another_tuning_stands_on_is_kept(halved: Place, tmp_path: Path, said: Said) -> None:
     place = halved.copy(tmp_path / "two")
     shutil.copytree(place.runs / "tiny", place.runs / "other")
-    kept = {name for one in trials(place, "other") for name in one["artifacts"]}
+    kept = {name for trial in trials(place, "other") for name in trial["artifacts"]}
     assert place("clean", "--whole") == 0
     assert kept >= set(records(place)) > set()
     assert len(records(place)) == len(kept & set(records(halved)))
@@ -233,7 +233,7 @@ def test_a_trial_whose_measure_was_removed_runs_again(halved: Place, tmp_path: P
     tune._take_measures(tuned, table, store)
     assert [trial.state for trial in table.trials] == ["done", "waiting", "stopped", "stopped"]
     assert [trial.measures for trial in table.trials] == [
-        one["measures"][: 1 if one["number"] == 1 else None] for one in before
+        trial["measures"][: 1 if trial["number"] == 1 else None] for trial in before
     ]
     store.remove(removed[0][0])  # which trial 0 has too
     tune._take_measures(tuned, table, store)
@@ -277,7 +277,7 @@ def test_keys_that_no_training_uses_train_nothing(halved: Place, tmp_path: Path,
     trained = records(place, "train")
     run_tuning(place)
     assert records(place, "train") == trained
-    assert [(one["steps"], one["state"]) for one in trials(place)] == [(2, "done")] * 3  # rerank, evaluate
+    assert [(trial["steps"], trial["state"]) for trial in trials(place)] == [(2, "done")] * 3  # rerank, evaluate
     assert "first what all trials have in common" not in said()[1]
 
 
@@ -337,25 +337,25 @@ def test_a_killed_tuning_resumes(
     command = [sys.executable, "-m", "workflows", *place.words("tune")]
     path = place.runs / "tiny" / "trials.json"
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as driver:
-        while not (path.exists() and any(one["state"] == "done" for one in trials(place))):
+        while not (path.exists() and any(trial["state"] == "done" for trial in trials(place))):
             assert driver.poll() is None
             time.sleep(0.02)
         driver.kill()
-    drawn = [one["point"] for one in trials(place)]
-    done = {one["number"]: one for one in trials(place) if one["state"] == "done"}
+    drawn = [trial["point"] for trial in trials(place)]
+    done = {trial["number"]: trial for trial in trials(place) if trial["state"] == "done"}
     artifacts = records(place)
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    for number, one in done.items():
-        assert trials(place)[number] == one
+    for number, trial in done.items():
+        assert trials(place)[number] == trial
         assert not re.search(rf"^trial {number}: ", again.stderr, re.M)
     now = records(place)
     assert {name: now[name] for name in artifacts} == artifacts
-    found = trials(place)
-    assert [one["point"] for one in found[: len(drawn)]] == drawn
-    assert [one["state"] for one in found] == states
-    for one, other in zip(found[:same], trials(halved)[:same], strict=True):
-        assert (one["point"], one["measures"]) == (other["point"], other["measures"])
+    rows = trials(place)
+    assert [trial["point"] for trial in rows[: len(drawn)]] == drawn
+    assert [trial["state"] for trial in rows] == states
+    for trial, expected in zip(rows[:same], trials(halved)[:same], strict=True):
+        assert (trial["point"], trial["measures"]) == (expected["point"], expected["measures"])
 
 
 @pytest.mark.kill
@@ -364,7 +364,7 @@ def test_ctrl_c_ends_a_tuning_in_a_line(beir: Path, encoder: Path, tmp_path: Pat
     command = [sys.executable, "-m", "workflows", *place.words("tune")]
     path = place.runs / "tiny" / "trials.json"
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as driver:
-        while not (path.exists() and any(one["state"] == "running" for one in trials(place))):
+        while not (path.exists() and any(trial["state"] == "running" for trial in trials(place))):
             assert driver.poll() is None
             time.sleep(0.02)
         assert place("clean", "--whole") == 2  # its trials need what they share
@@ -380,19 +380,19 @@ def test_ctrl_c_ends_a_tuning_in_a_line(beir: Path, encoder: Path, tmp_path: Pat
 def test_optuna_draws_while_trials_run_and_resumes(ray: Machine, beir: Path, encoder: Path, tmp_path: Path) -> None:
     """Through Ray Tune; a repeated command with more trials keeps those that are done and draws others."""
     space = {WARM: {"loguniform": [1e-5, 1e-2]}}
-    asked = tree(beir, encoder, search="optuna", space=space, systems=["warm retriever"], trials=2)
-    place = tiny.place(tmp_path, asked, trials=2)
+    config = tree(beir, encoder, search="optuna", space=space, systems=["warm retriever"], trials=2)
+    place = tiny.place(tmp_path, config, trials=2)
     run_tuning(place)
     first = trials(place)
-    assert [one["state"] for one in first] == ["done"] * 3
-    drawn = [one["point"][WARM] for one in first[1:]]
+    assert [trial["state"] for trial in first] == ["done"] * 3
+    drawn = [trial["point"][WARM] for trial in first[1:]]
     assert first[0]["point"] == {}
     assert len({1e-3, *drawn}) == 3
     assert all(1e-5 <= rate <= 1e-2 for rate in drawn)
     trained = records(place, "train")
     assert len(trained) == 3
-    asked["tune"]["trials"] = 3
-    tiny.write(place.config, asked)
+    config["tune"]["trials"] = 3
+    tiny.write(place.config, config)
     run_tuning(place)
     assert trials(place)[:3] == first
     assert trials(place)[3]["point"][WARM] not in drawn
