@@ -26,34 +26,6 @@ or constructors (`Template.of`), and are not checked.
 CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
 
-PENDING: tuple[str, ...] = (
-    "docs/claims.py",
-    "tests/benchmarks",
-    "tests/components/compute",
-    "tests/components/data",
-    "tests/components/retrieval",
-    "tests/components/training",
-    "tests/gpu",
-    "tests/hostile",
-    "tests/support",
-    "tests/system",
-    "tests/workflows/distributed",
-    "tests/workflows/estimating",
-    "tests/workflows/experiments",
-    "tests/workflows/running",
-    "tests/workflows/serving",
-    "tests/workflows/steps",
-    "tests/workflows/store",
-    "tests/workflows/systems",
-    "tests/workflows/tuning",
-    "tests/components/objectives/test_ranker.py",
-    "tests/components/objectives/test_retriever.py",
-    "tests/test_results.py",
-    "tests/workflows/commands/test_mistakes.py",
-    "tests/workflows/commands/test_serve.py",
-)
-"""Folders and files that still have such names. Remove an entry when it is clean, and add none."""
-
 
 @cache
 def trees() -> dict[str, ast.Module]:
@@ -107,12 +79,5 @@ def banned(path: str) -> list[str]:
 
 
 def test_names_say_what_they_hold() -> None:
-    paths = [path for path in trees() if not path.startswith(PENDING) and path not in CONTRACT]
+    paths = [path for path in trees() if path not in CONTRACT]
     assert [line for path in paths for line in banned(path)] == []
-
-
-def test_pending_entries_still_have_banned_names() -> None:
-    clean = [
-        entry for entry in PENDING if not any(banned(path) for path in trees() if Path(path).is_relative_to(entry))
-    ]
-    assert clean == [], "remove these from PENDING"
