@@ -225,7 +225,7 @@ def _compared(comparisons: Sequence[Json], pair: Ours, collection: str) -> Json 
             if (comparison["system"], comparison["baseline"]) == (system, baseline)
             and (comparison["measure"], comparison["collection"]) == (pair.measure, collection)
         ]
-        for entry in sorted(entries, key=lambda single: single["test"] != THE_METHOD)[:1]:
+        for entry in sorted(entries, key=lambda comparison: comparison["test"] != THE_METHOD)[:1]:
             ends = [None if entry.get(end) is None else sign * entry[end] for end in ("low", "high")]
             low, high = ends if sign == 1 else reversed(ends)
             return {**entry, "difference": sign * entry["difference"], "low": low, "high": high}
@@ -257,7 +257,7 @@ def sizes_compared(entry: Json, papers: Sequence[float]) -> tuple[str, bool]:
         return f"{inside} of the paper's {len(papers)} lie in the interval", False
     if inside:
         return "the paper's lies in the interval", False
-    paper = min(papers, key=lambda single: abs(single - actual))
+    paper = min(papers, key=lambda value: abs(value - actual))
     if paper <= 0 or actual <= 0:
         return "the paper's lies outside the interval", False
     larger, reduced = max(paper, actual), min(paper, actual)
@@ -275,7 +275,11 @@ def worst(readings: Sequence[Reading]) -> Reading | None:
     return min(
         report,
         default=None,
-        key=lambda single: (WORST_FIRST.index(single.verdict), single.scope.trainings == 0, single.scope.trainings),
+        key=lambda reading: (
+            WORST_FIRST.index(reading.verdict),
+            reading.scope.trainings == 0,
+            reading.scope.trainings,
+        ),
     )
 
 

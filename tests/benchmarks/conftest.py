@@ -57,7 +57,7 @@ class World:
 
     @classmethod
     def of(cls, description: dict[str, Any]) -> World:
-        """The world that `told` tells of."""
+        """Build the world of a description."""
         places = {name: Path(path) for name, path in description["places"].items()}
         return cls(**places, machine=resolve_machine(Cluster(**description["cluster"])), model=description["model"])
 

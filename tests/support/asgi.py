@@ -43,7 +43,7 @@ async def request(
     disconnect: asyncio.Event | None = None,
     whole: bool = True,
 ) -> Said:
-    """One request; with `said_length` its head says how long its body is. The client hangs up when it is `gone`, and
+    """One request; with `said_length` its head says how long its body is. The client hangs up at `disconnect`, and
     where its body is not `whole` says that there is more of it."""
     where, _, query = path.partition("?")
     length = {"content-length": str(len(body))} if said_length else {}

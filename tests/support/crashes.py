@@ -100,8 +100,8 @@ def _write(path: Path, contents: bytes) -> None:
 
 @contextmanager
 def disk(root: Path, *, cut: int | None = None, survivors: dict[Survives, Path] | None = None) -> Iterator[Disk]:
-    """A disk in place of a directory. At the point `cut`, what may be left is laid out at the paths of `left`, and an
-    error ends the block."""
+    """Put a disk in place of a directory. At the point `cut` lay out what may survive at the paths of `survivors`, and
+    end the block with an error."""
     recorder = Disk(root)
     try:
         with pytest.MonkeyPatch.context() as patch:
