@@ -48,7 +48,7 @@ def _refuses(before: Path, most: int) -> None:
     with (before / "asked").open("a") as file:
         file.write("once\n")
     if (length := len((before / "text").read_text())) > most:
-        raise UserError(f"{length} characters; accepted: {most}")
+        raise UserError(f"{length} characters; accepted: {most}", key="before", code="out-of-range")
 
 
 @Description(refuses=_refuses)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sparring.components.config import UserError
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
+from tests.support.errors import refused
 from tests.support.tiny import ROOT
 
 
@@ -25,7 +26,7 @@ def test_every_profile_can_be_read(path: Path) -> None:
 
 
 def test_a_missing_profile_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"nowhere\.yaml: there is no such file"):
+    with refused("nowhere.yaml", "missing-file"):
         clusters.read_cluster(tmp_path / "nowhere.yaml")
 
 

