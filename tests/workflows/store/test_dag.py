@@ -44,7 +44,7 @@ def test_fingerprints_do_not_change_between_versions(monkeypatch: pytest.MonkeyP
     ("change", "moved"),
     [
         ({"text": "c"}, {"a", "ab", "end"}),
-        ({"other": "c"}, {"b", "ab", "end", "aside"}),
+        ({"second": "c"}, {"b", "ab", "end", "aside"}),
         ({"number": 2}, {"ab", "end"}),
     ],
 )
