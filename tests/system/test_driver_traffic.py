@@ -52,32 +52,7 @@ APART = {
 }
 GROWS = re.compile(r"/(\w+)-[0-9a-f]{12}/(.*\.(?:npy|parquet|safetensors)|index/(?!sparring\.json).*)$")
 
-TABLES = {
-    "ingest/documents.parquet",
-    "ingest/qrels.parquet",
-    "ingest/queries.parquet",
-    "tokenize/documents.ids.npy",
-    "tokenize/documents.offsets.npy",
-    "tokenize/documents.same.npy",
-    "tokenize/part-documents-0/ids.npy",
-    "tokenize/part-documents-0/lengths.npy",
-    "tokenize/part-queries-0/ids.npy",
-    "tokenize/part-queries-0/lengths.npy",
-    "tokenize/queries.ids.npy",
-    "tokenize/queries.offsets.npy",
-    "tokenize/queries.same.npy",
-}
-"""Tables and tokens that the driver writes itself."""
-RANKINGS = {
-    "encode_queries/rows.npy",
-    "evaluate/per_query.parquet",
-    "fit_fusion/ranking.parquet",
-    "fuse/ranking.parquet",
-    "lucene_search/ranking.parquet/0.parquet",
-    "search/ranking.parquet/0.parquet",
-}
-"""Rankings that the driver fuses and evaluates itself, and what it writes for this."""
-PENDING = TABLES | RANKINGS | {"start/model/model.safetensors"}
+PENDING = {"start/model/model.safetensors"}
 """All files that still pass the driver. Take out what no longer does. The start model comes from a folder or a hub."""
 
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparring.components import timing
-from sparring.components.config import UserError
 from sparring.workflows.distributed import nodes, resources
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.machine import Machine
@@ -320,7 +319,7 @@ class _RayMap:
         report: Report = answer
         shard = process.calls.pop(ref)
         if report.mistake:
-            raise UserError(report.mistake)
+            raise report.mistake
         if report.failure:
             raise _failure(report.failure)
         timing.record(report.time)

@@ -50,7 +50,9 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", version=2, refuses=_refuses, workers_read={"data": ("documents.parquet",)})
+@Description(
+    part="evaluation", version=2, refuses=_refuses, in_worker=True, workers_read={"data": ("documents.parquet",)}
+)
 def evaluate(
     out: Path,
     machine: Any,
@@ -173,7 +175,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     return answerable
 
 
-@Description(part="evaluation", version=3)
+@Description(part="evaluation", version=3, in_worker=True)
 def results(
     out: Path,
     machine: Any,
@@ -215,13 +217,13 @@ def results(
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", in_worker=True)
 def nothing_measured(out: Path, machine: Any, *, after: Path) -> dict[str, Any]:
     """Write the `results` of an experiment that measures nothing. They are there once the step `after` is done."""
     return results(out, machine, systems=[], comparisons=[])
 
 
-@Description(part="evaluation", version=4)
+@Description(part="evaluation", version=4, in_worker=True)
 def averages(
     out: Path,
     machine: Any,

@@ -15,7 +15,7 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 
-@Description(part="evaluation", version=5)
+@Description(part="evaluation", version=5, in_worker=True, workers_read={"data": ("documents.parquet",)})
 def select(
     out: Path, machine: Machine, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:

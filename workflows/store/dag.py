@@ -76,6 +76,9 @@ class Description:
     """Files (glob patterns) that only the step's workers read, by the name of the input whose artifact has them. `out`
     stands for the step's own artifact, and `*` for all inputs that are not named. The step's own process leaves these
     files on an object store and downloads all others."""
+    in_worker: bool = False
+    """The function runs whole in a worker, without a machine of its own. The run's process reads neither the inputs nor
+    the results, apart from the summary. `workers_read` then has the files that the worker leaves on an object store."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
     refuses: Callable[..., None] | None = None
