@@ -86,7 +86,7 @@ def map_shards(
             with oom.advise(advice), attempts.keeping(out, name, counts) as keep, closing(run):
                 for advance in run:
                     done += advance.size
-                    progress.set_done(done + advance.under_way)
+                    progress.set_done(done + advance.under_way, advance.note)
                     counts.update(advance.counts)
                     if advance.size:
                         keep()

@@ -84,6 +84,15 @@ class Rates:
         on_cpus = (work.alone + work.after / workers) * self.slowness
         return self._starts(work) + self._works(name, work) + on_cpus
 
+    def gpu_seconds(self, node: Step, work: Work) -> float:
+        """Time the GPUs of a step's models and products. Count a second in which a part of the GPUs compute as that
+        part of a second."""
+        gpus = self.site.gpus * self.site.nodes
+        if not self.site.cuda or not (work.use or work.multiplies):
+            return 0.0
+        workers = self.site.workers(work.pool)
+        return self._works(short_name(function_name(node.function)), work) * min(1.0, workers / gpus)
+
     def _starts(self, work: Work) -> float:
         ray, models = self.site.cluster.mode == "ray" and work.pool != "driver", work.model is not None
         kind = "inline" if not ray else "train" if work.pool == "train" else "map"
