@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparring.components import timing
+from sparring.components.config import UserError
 from sparring.components.files import read_json, remove_leftovers
 from sparring.workflows.distributed import oom
 from sparring.workflows.distributed.cluster import Pool
@@ -98,7 +99,7 @@ SUMMARY = "summary.json"
 """File with the summary of a step that ran in a worker. It is removed once it was read."""
 
 
-def run_in_worker(function: Function, out: Path, machine: Machine, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+def run_in_worker(function: Function, out: Path, machine: Machine, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a step function whole in a worker, and return its summary.
 
     On a cluster that was joined, Ray chooses a node. Otherwise the worker is this process, which has the same disk and
@@ -112,12 +113,17 @@ def run_in_worker(function: Function, out: Path, machine: Machine, inputs: Mappi
         with Filler(_Whole, out, pool.threads, constructor) as filler:
             filler.fill(step.file, step.task)
     else:
-        for _ in map_on_ray(_Whole, [step], out, machine, pool, False, constructor):
-            pass
+        try:
+            for _ in map_on_ray(_Whole, [step], out, machine, pool, False, constructor):
+                pass
+        except UserError as error:
+            advice = ". A worker of the cluster looked for it: use a URL, or a path that all nodes see"
+            advice = advice if error.code == "missing-file" else ""
+            raise UserError(f"{error}{advice}", key=error.key, code=error.code) from None
     transfer.download(out / SUMMARY)
     summary: dict[str, Any] | None = read_json(out / SUMMARY)
     transfer.remove(out, SUMMARY)
-    return summary
+    return summary or {}
 
 
 class _Whole:
