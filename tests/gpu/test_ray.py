@@ -98,7 +98,7 @@ def test_an_index_is_built_and_searched_on_the_gpu(
         out.mkdir()
     encode_documents(vectors, toy.INLINE, **inputs)
     encode_queries(queries, toy.INLINE, **inputs, split="train")
-    found = []
+    rankings = []
     for name, machine in {"cpu": toy.INLINE, "gpu": shared}.items():
         index, out = tmp_path / f"index {name}", tmp_path / f"ranking {name}"
         for folder in (index, out):
@@ -106,8 +106,8 @@ def test_an_index_is_built_and_searched_on_the_gpu(
         build_index(index, machine, vectors=vectors, factory=factory)
         config = SearchConfig(index=factory, probes=2)
         search(out, machine, data=data, vectors=vectors, queries=queries, k=10, config=config, index=index)
-        found.append(pq.read_table(out / "ranking.parquet"))
-    cpu, gpu = found
+        rankings.append(pq.read_table(out / "ranking.parquet"))
+    cpu, gpu = rankings
     assert cpu["doc_id"].equals(gpu["doc_id"])
     np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-5)
 

@@ -169,9 +169,9 @@ class Killer:
             given_up = time.monotonic() + PATIENCE
             while process.exitcode is None and time.monotonic() < given_up:
                 looked = time.monotonic()
-                found = self._find(process.pid or 0, kind)
+                targets = self._find(process.pid or 0, kind)
                 pause = max(LOOK_SECONDS, PAUSES * (time.monotonic() - looked))
-                if found:
+                if targets:
                     process.join(rng.uniform(0, victims.VICTIMS[kind].within))
                     targets = self._find(process.pid or 0, kind)
                     if targets and _kill(targets[rng.integers(len(targets))]) and not _had_ended(kind, process):

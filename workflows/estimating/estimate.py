@@ -132,11 +132,11 @@ class Estimate:
     @property
     def head_memory(self) -> float:
         """The most bytes of the driver and of Ray's own processes next to it."""
-        needed = [
+        bytes_held = [
             LISTED * work.files + sum(need.bytes for need in work.needs if need.pool == "driver")
             for work in self._works
         ]
-        return RAY + PROCESS["driver"] + max(needed, default=0.0)
+        return RAY + PROCESS["driver"] + max(bytes_held, default=0.0)
 
     def money(self, seconds: float) -> float | None:
         """Price some seconds. None without a price in the profile."""
