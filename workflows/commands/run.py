@@ -144,7 +144,10 @@ def _done(executed: int, waiting: int, steps: int, seconds: float) -> str:
 def _next(arguments: argparse.Namespace, experiment: Experiment, store: Store, page: Path) -> list[str]:
     """Say where the report is, and with which commands to use what the run made."""
     lines = [f"report: {page}"]
-    if deployable.asked(experiment.outcome, store) is None:
+    try:
+        if deployable.asked(experiment.outcome, store) is None:
+            return lines
+    except UserError:  # no system is within the budget, which the verdict says
         return lines
     question = '"your question"'
     lines += [f"try:    {_command(arguments, 'search', question)}", f"page:   {_command(arguments, 'serve')}"]

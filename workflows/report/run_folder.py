@@ -133,6 +133,7 @@ class RunFolder:
             costs=outcome.costs,
             expected=self._experiment.expected,
             unmeasured=outcome.unmeasured,
+            needs=outcome.needs,
         )
 
     def _computed(self, executed: Collection[str]) -> Json:
@@ -147,6 +148,7 @@ class RunFolder:
             outcome.costs,
             self._experiment.expected,
             outcome.unmeasured,
+            outcome.needs,
         )
 
     def _written(self, metrics: Json) -> Json | None:

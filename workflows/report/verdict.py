@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
+from sparring.components.evaluation.budget import excess
 from sparring.components.evaluation.measures import within
 from sparring.components.evaluation.result_table import (
     BETTER,
@@ -25,11 +26,11 @@ from sparring.components.evaluation.significance import THE_METHOD, sample_facto
 from sparring.workflows.quantities import size
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.sections.choice import choice
-from sparring.workflows.report.sections.costs import SEARCHED, costs
+from sparring.workflows.report.sections.costs import costs
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost, is_imported
-from sparring.workflows.systems.system import Computed
+from sparring.workflows.systems.system import SEARCHED, Computed
 
 BM25 = "BM25"
 MOST_TIMES = 100
@@ -71,6 +72,24 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Limits on the chosen system, and the systems that exceed them."""
+
+    limits: Mapping[str, float]
+    excluded: Mapping[str, Sequence[Json]]
+    """Limits that each excluded system exceeds: `limit`, the system's `value` and the `most` that is allowed. `value`
+    is None if nothing was measured."""
+    without: str | None
+    """System that would have been chosen without limits, if it is excluded."""
+    gain: float | None
+    """How much more that system has than the chosen one on the selection queries."""
+    nearest: str | None
+    """The system that exceeds the limits least, if no system keeps them. None if there is a system that does."""
+    comparison: Comparison | None = None
+    """Comparison of `without` with the chosen system, on the measured queries."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The verdict of a run: `sentences` in words, and the numbers behind them."""
 
@@ -102,6 +121,11 @@ class Verdict:
     use."""
     milliseconds: float | None = None
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
+    needs: Mapping[str, float] | None = None
+    """Measured with one query after another: `p50_ms`, `p95_ms` and `p99_ms` over so many `queries`, `memory_gb` of the
+    process, `disk_gb` of all files, `open_seconds`. None if it was not measured."""
+    budget: Budget | None = None
+    """Limits of the config on the chosen system. None if there are none."""
     money: float | None = None
     """Price of a query, if the config states the price of an address that it asks."""
     bytes: Mapping[str, int] = field(default_factory=dict)
@@ -125,7 +149,12 @@ class Verdict:
         """Read what `written` holds, as `metrics.json` has it."""
         values = {key.name: written[key.name] for key in fields(cls)}
         compared, imported = values.pop("comparison"), [Comparison(**entry) for entry in values.pop("imported")]
-        return cls(**values, imported=imported, comparison=None if compared is None else Comparison(**compared))
+        budget = values.pop("budget")
+        if budget is not None:
+            excluded = budget.pop("comparison")
+            budget = Budget(**budget, comparison=None if excluded is None else Comparison(**excluded))
+        comparison = None if compared is None else Comparison(**compared)
+        return cls(**values, imported=imported, comparison=comparison, budget=budget)
 
     @property
     def json(self) -> Json:
@@ -135,7 +164,8 @@ class Verdict:
     @property
     def sentences(self) -> list[str]:
         """The verdict in words: the system, its value and the comparisons, then its cost, and what would be clearer."""
-        spoken = [self._headline, self._compared, *map(self._against_imported, self.imported), self._cost, self._next]
+        rivals = [self._compared, self._excluded, *map(self._against_imported, self.imported)]
+        spoken = [self._headline, *rivals, self._cost, self._next]
         return [sentence for sentence in spoken if sentence]
 
     def __str__(self) -> str:
@@ -149,6 +179,9 @@ class Verdict:
         named = {name, *((compared.system, compared.baseline) if compared else ())}
         if self.deploy and BM25 not in named and self.bm25 is not None:
             lines.append(f"{BM25} alone has {unsigned(self.bm25)}.")
+        if self.budget is not None and (others := [name for name in self.budget.excluded if name not in named]):
+            reached = "; ".join(f"{in_prose(name)} ({self._excess(self.budget, name)})" for name in others)
+            lines.append(f"Beyond the budget: {reached}.")
         if self.deploy is None:
             return [line for line in lines if line]
         if not self.anything_trained:
@@ -175,7 +208,10 @@ class Verdict:
     def _headline(self) -> str:
         """Name the system, with its value, interval and queries."""
         name = in_prose(self.system)
-        if self.deploy is not None:
+        if self.budget is not None and self.budget.nearest is not None:
+            reached = self._excess(self.budget, self.budget.nearest)
+            start = f"No system is within the budget. The nearest is {_with(name, reached)}: "
+        elif self.deploy is not None:
             start = f"Deploy {name}. "
         elif self.selected_on is not None and self.comparison is not None and self.comparison.only_system_trained:
             start = f"The best trained system on the {self.selected_on} queries is {name}. "
@@ -233,6 +269,28 @@ class Verdict:
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
         return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
 
+    @property
+    def _excluded(self) -> str:
+        """Say which better system the budget excludes, by which limit, and what that system would gain."""
+        budget = self.budget
+        if budget is None or budget.without is None or budget.nearest is not None:
+            return ""
+        start = f"The budget excludes {_with(in_prose(budget.without), self._excess(budget, budget.without))}"
+        entry = budget.comparison
+        if entry is None:
+            return (
+                start + "." if budget.gain is None else f"{start}. It has {budget.gain:.3f} more on {self.selected_on}."
+            )
+        values, p = f"{unsigned(entry.system_value)}, {p_text(entry.p_holm)}", in_prose(entry.baseline)
+        word = {UNCLEAR: "not clearly better", BETTER: "clearly better", WORSE: "clearly worse"}[entry.outcome]
+        between = "" if entry.low is None or entry.high is None else f" [{entry.low:+.3f}, {entry.high:+.3f}]"
+        return f"{start}. That is {word} than {p} ({values}): the difference is {entry.difference:+.3f}{between}."
+
+    @staticmethod
+    def _excess(budget: Budget, name: str) -> str:
+        """Say how a system exceeds the limits."""
+        return ", ".join(map(excess, budget.excluded[name]))
+
     def _against_imported(self, entry: Comparison) -> str:
         """Compare the system with a contender or a ranking from a file."""
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
@@ -249,6 +307,8 @@ class Verdict:
         sizes = [f"{size(self.bytes[kind])} of {noun}" for kind, noun in nouns.items() if self.bytes.get(kind)]
         needs = " and ".join(sizes)
         paid = "" if self.money is None else f" The addresses charge {1000 * self.money:,.2f} for 1,000 queries."
+        if self.needs is not None:
+            return f"{_answering(self.needs)}{f' It needs {needs}.' if needs else ''}{paid}"
         if self.milliseconds is None:
             return f"It needs {needs}.{paid}" if needs else paid.strip()
         took = f"A query took {latency(self.milliseconds)} in this run (measured with many queries at once)"
@@ -317,6 +377,15 @@ def latency(milliseconds: float) -> str:
     return f"{milliseconds:.{2 if milliseconds < 1 else 1 if milliseconds < 10 else 0}f} ms"
 
 
+def _answering(needs: Mapping[str, float]) -> str:
+    """Say how long a query takes that is asked by itself, and how much memory the process has."""
+    half, most, nearly_all = (latency(needs[key]) for key in ("p50_ms", "p95_ms", "p99_ms"))
+    return (
+        f"Of {needs['queries']:,} queries, asked one after another, half took at most {half}, 95 % at most {most} and "
+        f"99 % at most {nearly_all}, in a process of {size(int(1e9 * needs['memory_gb']))}."
+    )
+
+
 def _is_part(name: str, system: str) -> bool:
     """Check whether a system's name says that another one is a part of it."""
     return name != system and re.search(rf"(^|\+ |over ){re.escape(name)}( |,|$)", system) is not None
@@ -345,7 +414,8 @@ def verdict_of(
     """
     lead = metrics["leading"] or {}
     chosen = lead.get("deploy")
-    subject = chosen or lead.get("system")
+    budget = lead.get("budget") or {}
+    subject = chosen or lead.get("system") or budget.get("nearest")
     if subject is None:
         return None
     place = leading_entry(metrics, lead["measure"])
@@ -362,6 +432,10 @@ def verdict_of(
     plain = (entry for entry in metrics["means"] if entry["system"] == BM25 and all(entry[k] == mean[k] for k in same))
     return Verdict(
         **{key: mean[key] for key in ("system", "collection", "split", "measure", "value", "queries")},
+        needs=next(
+            (needs for needs in metrics.get("needs", []) if needs["system"] == subject and "p95_ms" in needs), None
+        ),
+        budget=_budget(metrics, subject, mean, systems) if budget else None,
         low=low,
         high=high,
         deploy=None if chosen is None else subject,
@@ -409,6 +483,18 @@ def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Compariso
         baseline_is_cheaper={system, baseline} <= expenses.keys() and expenses[baseline] < expenses[system],
         only_system_trained=trained.get(system, False) and not trained.get(baseline, True),
     )
+
+
+def _budget(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> Budget:
+    """Read the budget of the selection, and the comparison of the best system that it excludes."""
+    budget = metrics["leading"]["budget"]
+    entries = [
+        entry
+        for entry in metrics["comparisons"]
+        if (entry["system"], entry["baseline"]) == (budget["without"], system)
+        and all(entry[key] == mean[key] for key in ("collection", "split", "measure"))
+    ]
+    return Budget(**budget, comparison=_comparison(metrics, entries[-1], systems) if entries else None)
 
 
 def _against_present(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> list[Comparison]:

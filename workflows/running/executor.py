@@ -24,7 +24,7 @@ from sparring.workflows.program import without_passwords
 from sparring.workflows.store import attempts, cache, s3, transfer
 from sparring.workflows.store.availability import NotMade, damage, remade
 from sparring.workflows.store.code_version import code_version
-from sparring.workflows.store.dag import Step, StepFailed, canonical, foreign_code, function_name, mapped
+from sparring.workflows.store.dag import Composite, Step, StepFailed, canonical, foreign_code, function_name, mapped
 from sparring.workflows.store.progress import PROGRESS
 from sparring.workflows.store.store import FAILURE, Store
 
@@ -120,7 +120,13 @@ def _check_code(node: Step) -> None:
 
 def resolve_inputs(value: Any, store: Store) -> Any:
     """Replace each upstream step among inputs by the path of its artifact."""
-    return mapped(value, lambda leaf: store.path(leaf) if isinstance(leaf, Step) else leaf)
+
+    def resolved(leaf: Any) -> Any:
+        if isinstance(leaf, Composite):
+            return leaf.resolved(store)
+        return store.path(leaf) if isinstance(leaf, Step) else leaf
+
+    return mapped(value, resolved)
 
 
 def check_present(nodes: Iterable[Step]) -> None:

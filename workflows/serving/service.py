@@ -64,9 +64,11 @@ class Served:
         if loading.is_system(self.config):
             return self._check_folder()
         experiment, store, plans, reasons = self._plans()
-        row = deployable.asked(experiment.outcome, store)
-        default = row.name if row is not None and row.name in plans else list(plans)[-1]
-        default = self.names[0] if self.names else default
+        if self.names:
+            default = self.names[0]
+        else:
+            row = deployable.asked(experiment.outcome, store)
+            default = row.name if row is not None and row.name in plans else list(plans)[-1]
         return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run)
 
     def open(self) -> Answering:

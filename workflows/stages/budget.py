@@ -2,7 +2,12 @@
 
 from pydantic import Field
 
-from sparring.components.config import Config
+from sparring.components.config import Config, UserError
+from sparring.components.evaluation.budget import NEEDS
+from sparring.workflows.steps.latency import measure_latency
+from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.deployable import Deployment, reason
+from sparring.workflows.systems.rows import Row
 
 
 class BudgetConfig(Config):
@@ -15,3 +20,18 @@ class BudgetConfig(Config):
     Memory of a GPU is not counted. Null sets no limit."""
     disk_gb: float | None = Field(None, gt=0)
     """Most disk space of the models, the indexes and the documents, in GB. Null sets no limit."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by their keys."""
+        values = {key: getattr(self, key) for key in NEEDS}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def latency(row: Row, split: str) -> Step | str:
+    """Return the step that measures what a row's system needs to answer queries, or the reason why none can."""
+    try:
+        deployment = Deployment.of_row(row)
+    except UserError as error:
+        return reason(error)
+    return step(f"{row.name} latency", measure_latency, data=row.data, split=split, system=deployment)

@@ -1,7 +1,10 @@
 """Selects which comparison leads: the best trained system against the best untrained one, both on another split."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from sparring.components.config import Invalid
+from sparring.workflows.stages.budget import latency
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.steps.select import select
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
@@ -32,6 +35,13 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
         outcome = replace(outcome, note=note.strip())
     if outcome.unmeasured:
         return outcome
+    if config.budget is not None and (evaluate.select in (None, evaluate.split) or evaluate.select_by is None):
+        raise Invalid(
+            "budget: it limits which system is chosen, and nothing chooses one. Name a split other than the measured "
+            "one as `evaluate.select` and a measure by judgements, or leave the budget out.",
+            "no-selection",
+            "budget",
+        )
     if evaluate.select == evaluate.split:
         return _led(outcome, "evaluate.select is the measured split")
     if evaluate.select is None:
@@ -39,12 +49,17 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
     if evaluate.select_by is None:
         reason = "no measure of evaluate.measures is by judgements"
         return _led(outcome, f"{reason}, so weights of fusions are the defaults too")
-    return _led(outcome, _selection(outcome, evaluate.select, evaluate.select_by))
+    limits = None if config.budget is None else config.budget.limits
+    if limits is not None:
+        with in_phase(EVALUATION):
+            needs = {row.name: latency(row, evaluate.select) for row in outcome.ranked.values() if not row.oracle}
+        outcome = replace(outcome, needs=needs)
+    return _led(outcome, _selection(outcome, evaluate.select, evaluate.select_by, limits))
 
 
 @in_phase(EVALUATION)
-def _selection(outcome: Outcome, split: str, measure: str) -> Step:
-    """Select by the systems' rankings of a split."""
+def _selection(outcome: Outcome, split: str, measure: str, limits: Mapping[str, float] | None) -> Step:
+    """Select by the systems' rankings of a split, among those within the budget."""
     systems = [
         {
             "system": row.name,
@@ -53,6 +68,7 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
             "ranking": row.system.ranking(split),
             "queries": row.queries,
             **({"cost": outcome.levels[row.name]} if row.name in outcome.levels else {}),
+            **({} if limits is None else {"limits": limits, "measured": outcome.needs[row.name]}),
         }
         for row in outcome.rows
         if row.system is not None

@@ -196,9 +196,11 @@ def results(
     lead = leading(selection, comparisons)
     first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []
     leading_systems = [name for name in dict.fromkeys([lead.get("deploy"), lead["system"]]) if name is not None]
+    without = (lead.get("budget") or {}).get("without")  # the better system that the budget excludes
+    excluded = [{"system": without, "baseline": name} for name in leading_systems[:1] if without is not None]
     comparisons = [
         {"system": name, "baseline": comparison["baseline"]}
-        for comparison in [*first, *comparisons]
+        for comparison in [*first, *excluded, *comparisons]
         for name in ([comparison["system"]] if comparison["system"] is not None else leading_systems)
         if name != comparison["baseline"]
     ]

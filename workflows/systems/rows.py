@@ -195,6 +195,9 @@ class Outcome:
     does not count. If None, there are no averages."""
     levels: Mapping[str, int] = field(default_factory=dict)
     """Rank of each system's expense, by name, if one system is chosen to be deployed."""
+    needs: Mapping[str, Step | str] = field(default_factory=dict)
+    """The step that measures what a system needs to answer queries, or the reason why none can, by the system's name.
+    Empty without a budget."""
     unmeasured: str = ""
     """If nothing can be measured: what was made, and why its quality is unknown."""
     of_several: str = ""

@@ -24,6 +24,8 @@ Names = Callable[["System"], str]
 """The name of a system's stage in a deployment."""
 EXPENSES = 5
 """Number of ranks of `System.expense`."""
+SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
+"""The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
 S = TypeVar("S", bound="System")
 
 
