@@ -13,7 +13,7 @@ from sparring.components.evaluation.result_table import BETTER, UNCLEAR, WORSE
 from sparring.components.evaluation.selection import leading
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, sample_factor
 from sparring.workflows import ROOT
-from sparring.workflows.report.verdict import Comparison, Verdict, in_prose, latency, verdict_of
+from sparring.workflows.report.verdict import Budget, Comparison, Verdict, in_prose, latency, verdict_of
 
 START = "BM25 + start model, interpolated"
 COMPARISON = Comparison(
@@ -87,6 +87,60 @@ def test_verdict_compares_with_the_engine_in_use(outcome: str, sentence: str) ->
     verdict = replace(VERDICT, imported=[engine])
     assert verdict.sentences[2] == sentence
     assert Verdict.read(verdict.json) == verdict
+
+
+BUDGET = Budget(
+    limits={"p95_ms": 50.0},
+    excluded={"ranker": [{"limit": "p95_ms", "value": 120.4, "most": 50.0}]},
+    without="ranker",
+    gain=0.031,
+    nearest=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "difference", "words"),
+    [(BETTER, 0.04, "clearly better"), (UNCLEAR, 0.01, "not clearly better"), (WORSE, -0.04, "clearly worse")],
+)
+def test_verdict_says_what_the_budget_excludes_and_what_that_would_gain(
+    outcome: str, difference: float, words: str
+) -> None:
+    entry = replace(
+        COMPARISON, system="ranker", baseline=START, outcome=outcome, system_value=0.7, difference=difference
+    )
+    verdict = replace(VERDICT, budget=replace(BUDGET, comparison=entry))
+    assert verdict.sentences[2] == (
+        f"The budget excludes ranker (p95 120 ms > 50 ms). That is {words} than BM25 + start model (interpolated) "
+        f"(.700, p = .37): the difference is {difference:+.3f} [-0.012, +0.032]."
+    )
+    assert Verdict.read(verdict.json) == verdict
+    assert replace(VERDICT, budget=BUDGET).sentences[2] == (
+        "The budget excludes ranker (p95 120 ms > 50 ms). It has 0.031 more on dev."
+    )
+
+
+def test_other_excluded_systems_are_a_detail() -> None:
+    budget = replace(BUDGET, without=None, gain=None)
+    assert replace(VERDICT, budget=budget).sentences == VERDICT.sentences
+    assert "Beyond the budget: ranker (p95 120 ms > 50 ms)." in replace(VERDICT, budget=budget).details
+
+
+def test_verdict_deploys_nothing_beyond_the_budget() -> None:
+    over = {"limit": "memory_gb", "value": 4.2, "most": 4.0}
+    budget = replace(BUDGET, excluded={**BUDGET.excluded, START: [over]}, without=None, gain=None, nearest=START)
+    verdict = replace(VERDICT, deploy=None, chosen=None, comparison=None, budget=budget)
+    assert verdict.sentences[0] == (
+        "No system is within the budget. The nearest is BM25 + start model (interpolated; memory 4.2 GB > 4 GB): "
+        "RR@10 .671 [.612, .730] on 202 test queries."
+    )
+
+
+def test_verdict_has_the_latency_of_queries_that_were_asked_alone() -> None:
+    needs = {"queries": 200, "p50_ms": 8.24, "p95_ms": 12.5, "p99_ms": 31.0, "memory_gb": 1.3, "disk_gb": 0.2}
+    assert replace(VERDICT, needs=needs).sentences[2] == (
+        "Of 200 queries, asked one after another, half took at most 8.2 ms, 95 % at most 12 ms and 99 % at most 31 ms, "
+        "in a process of 1.3 GB. It needs 91.0 MB of models and 262 kB of indexes and vectors."
+    )
 
 
 def test_clearly_better_system_needs_no_next_step() -> None:
