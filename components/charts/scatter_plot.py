@@ -57,7 +57,7 @@ def trade_off(
         return canvas.start + (canvas.end - canvas.start) * (math.log(milliseconds) - low) / (high - low)
 
     marks = _decades(math.exp(low), math.exp(high))
-    canvas.x_axis([(x(mark), f"{mark:.3g}") for mark in marks], f"{axis} (logarithmic)")
+    canvas.x_axis([(x(mark), f"{mark:,g}") for mark in marks], f"{axis} (logarithmic)")
     best = frontier(systems)
     canvas.line("level", [(x(timed.milliseconds), y(timed.value)) for timed in best])
     if limit is not None:

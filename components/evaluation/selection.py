@@ -97,7 +97,8 @@ def within_limits(
 
     `needs` has what each system needs, None if nothing was measured. The `budget` of the result has the `limits`; the
     limits that each `excluded` system exceeds; `without`, the system that would have been selected without limits, if
-    it is excluded, and its `gain` over the selected system; and if no system keeps the limits, the `nearest`.
+    it is excluded, and its `gain` over the selected system; `kept`, which is False if no system keeps the limits, and
+    then the `nearest`.
     """
     beyond = {name: reached for name in values if (reached := exceeded(needs[name], limits))}
     selection = selected(values, trained, costs, beyond)
@@ -110,6 +111,7 @@ def within_limits(
             "excluded": beyond,
             "without": without if without in beyond else None,
             "gain": means[without] - means[within] if without in beyond and within is not None else None,
+            "kept": len(beyond) < len(values),
             "nearest": nearest(beyond) if len(beyond) == len(values) else None,
         }
     }
@@ -179,7 +181,8 @@ def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str
 
     If `selection` is the folder of `selection.json`, compare the selected systems by its `measure`. Otherwise take the
     first requested comparison, if any; `why` then holds the reason why nothing was selected, from the file or
-    `selection` itself. `selected_on` is the split of the selection with its number of judged `queries`. `deploy` is
+    `selection` itself. If a budget leaves only the system to deploy, compare it with the better system that the budget
+    excludes. `selected_on` is the split of the selection with its number of judged `queries`. `deploy` is
     present if a system was chosen.
     """
     first = comparisons[0] if comparisons else {"system": None, "baseline": None}
@@ -191,6 +194,9 @@ def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str
         "selected_on": saved["split"],
         **{key: saved[key] for key in ("queries", "why", "deploy", "budget") if key in saved},
     }
+    without = saved.get("budget", {}).get("without")
+    if saved["system"] is None and without is not None and "deploy" in saved:
+        return comparison | {"system": without, "baseline": saved["deploy"], "measure": saved["measure"]}
     if saved["system"] is None:
         return comparison
     return comparison | {key: saved[key] for key in ("system", "baseline", "measure")}

@@ -83,8 +83,10 @@ class Budget:
     """System that would have been chosen without limits, if it is excluded."""
     gain: float | None
     """How much more that system has than the chosen one on the selection queries."""
+    kept: bool
+    """True if a system keeps the limits."""
     nearest: str | None
-    """The system that exceeds the limits least, if no system keeps them. None if there is a system that does."""
+    """The system that exceeds the limits least, if none keeps them. None if one does, or if none was measured."""
     comparison: Comparison | None = None
     """Comparison of `without` with the chosen system, on the measured queries."""
 
@@ -180,7 +182,7 @@ class Verdict:
         if self.deploy and BM25 not in named and self.bm25 is not None:
             lines.append(f"{BM25} alone has {unsigned(self.bm25)}.")
         if self.budget is not None and (others := [name for name in self.budget.excluded if name not in named]):
-            reached = "; ".join(f"{in_prose(name)} ({self._excess(self.budget, name)})" for name in others)
+            reached = "; ".join(_with(in_prose(name), self._excess(self.budget, name)) for name in others)
             lines.append(f"Beyond the budget: {reached}.")
         if self.deploy is None:
             return [line for line in lines if line]
@@ -208,9 +210,10 @@ class Verdict:
     def _headline(self) -> str:
         """Name the system, with its value, interval and queries."""
         name = in_prose(self.system)
-        if self.budget is not None and self.budget.nearest is not None:
-            reached = self._excess(self.budget, self.budget.nearest)
-            start = f"No system is within the budget. The nearest is {_with(name, reached)}: "
+        if self.budget is not None and not self.budget.kept:
+            reached = _with(name, self._excess(self.budget, self.system))
+            nearest = f"The nearest is {reached}: " if self.budget.nearest is not None else f"{reached} has "
+            start = f"No system is within the budget. {nearest}"
         elif self.deploy is not None:
             start = f"Deploy {name}. "
         elif self.selected_on is not None and self.comparison is not None and self.comparison.only_system_trained:
@@ -238,7 +241,7 @@ class Verdict:
     def _compared(self) -> str:
         """Compare the system with its alternative."""
         entry = self.comparison
-        if entry is None:
+        if entry is None or entry.system in self._beyond:
             return ""
         if entry.system == self.system:
             return self._against(entry)
@@ -270,10 +273,15 @@ class Verdict:
         return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
 
     @property
+    def _beyond(self) -> set[str]:
+        """Systems that the budget excludes."""
+        return set() if self.budget is None else {*self.budget.excluded}
+
+    @property
     def _excluded(self) -> str:
         """Say which better system the budget excludes, by which limit, and what that system would gain."""
         budget = self.budget
-        if budget is None or budget.without is None or budget.nearest is not None:
+        if budget is None or budget.without is None or not budget.kept:
             return ""
         start = f"The budget excludes {_with(in_prose(budget.without), self._excess(budget, budget.without))}"
         entry = budget.comparison
@@ -332,7 +340,9 @@ class Verdict:
     @property
     def _chosen(self) -> str:
         """Say which queries chose the systems."""
-        if self.why_unselected:
+        if self.budget is not None and not self.budget.kept:
+            return ""
+        if self.why_unselected and self.chosen is None:
             return f"No separate queries chose these systems: {self.why_unselected}."
         if self.selected_on is None:
             return ""
@@ -343,7 +353,7 @@ class Verdict:
         name, values = in_prose(self.chosen), self.selection_values
         if self.chosen not in values:
             return f"{name} was chosen on {queries}."
-        best = next(iter(values))
+        best = next(name for name in values if name not in self._beyond)
         dearer = f" {in_prose(best)} has {unsigned(values[best])} there, too little more for what it costs."
         return (
             f"{name} was chosen on {queries}, where it has {unsigned(values[self.chosen])}."
@@ -415,7 +425,7 @@ def verdict_of(
     lead = metrics["leading"] or {}
     chosen = lead.get("deploy")
     budget = lead.get("budget") or {}
-    subject = chosen or lead.get("system") or budget.get("nearest")
+    subject = chosen or budget.get("nearest") or lead.get("system")
     if subject is None:
         return None
     place = leading_entry(metrics, lead["measure"])

@@ -196,7 +196,8 @@ def results(
     lead = leading(selection, comparisons)
     first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []
     leading_systems = [name for name in dict.fromkeys([lead.get("deploy"), lead["system"]]) if name is not None]
-    without = (lead.get("budget") or {}).get("without")  # the better system that the budget excludes
+    budget = lead.get("budget", {})
+    without = budget["without"] if budget.get("kept") else None  # the better system that the budget excludes
     excluded = [{"system": without, "baseline": name} for name in leading_systems[:1] if without is not None]
     comparisons = [
         {"system": name, "baseline": comparison["baseline"]}

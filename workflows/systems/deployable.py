@@ -192,7 +192,7 @@ def _recommended(outcome: Outcome, store: Store) -> list[Row]:
 def _check_budget(selected: Mapping[str, Any]) -> None:
     """Raise UserError if no system of a finished run is within the budget."""
     budget = selected.get("budget", {})
-    if budget and len(budget["excluded"]) == len(selected["candidates"]):
+    if budget and not budget["kept"]:
         near = "" if budget["nearest"] is None else f" The nearest is {budget['nearest']!r}."
         raise UserError(
             f"--system: no system of this run is within the budget.{near} Name a system, or raise the limits.",

@@ -36,6 +36,7 @@ def test_the_best_system_is_excluded_if_it_is_slow() -> None:
         "excluded": {"ranker": [{"limit": "p95_ms", "value": 120.0, "most": 50.0}]},
         "without": "ranker",
         "gain": 0.25,
+        "kept": True,
         "nearest": None,
     }
     assert best_of(made, "all") == "retriever"

@@ -94,6 +94,7 @@ BUDGET = Budget(
     excluded={"ranker": [{"limit": "p95_ms", "value": 120.4, "most": 50.0}]},
     without="ranker",
     gain=0.031,
+    kept=True,
     nearest=None,
 )
 
@@ -127,7 +128,9 @@ def test_other_excluded_systems_are_a_detail() -> None:
 
 def test_verdict_deploys_nothing_beyond_the_budget() -> None:
     over = {"limit": "memory_gb", "value": 4.2, "most": 4.0}
-    budget = replace(BUDGET, excluded={**BUDGET.excluded, START: [over]}, without=None, gain=None, nearest=START)
+    budget = replace(
+        BUDGET, excluded={**BUDGET.excluded, START: [over]}, without=None, gain=None, kept=False, nearest=START
+    )
     verdict = replace(VERDICT, deploy=None, chosen=None, comparison=None, budget=budget)
     assert verdict.sentences[0] == (
         "No system is within the budget. The nearest is BM25 + start model (interpolated; memory 4.2 GB > 4 GB): "

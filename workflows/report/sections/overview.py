@@ -48,7 +48,7 @@ def overview(metrics: Json, timed: Sequence[Json]) -> Json | None:
             trade_off(
                 place["measure"],
                 systems,
-                axis="milliseconds in which 95 % of queries are answered" if alone else "milliseconds for a query",
+                axis="milliseconds for 95 % of the queries" if alone else "milliseconds for a query",
                 limit=limits.get("p95_ms") if alone else None,
             )
         )
