@@ -111,7 +111,7 @@ def within_limits(
             "excluded": beyond,
             "without": without if without in beyond else None,
             "gain": means[without] - means[within] if without in beyond and within is not None else None,
-            "kept": len(beyond) < len(values),
+            "kept": not beyond or len(beyond) < len(values),
             "nearest": nearest(beyond) if len(beyond) == len(values) else None,
         }
     }

@@ -342,7 +342,7 @@ class Verdict:
         """Say which queries chose the systems."""
         if self.budget is not None and not self.budget.kept:
             return ""
-        if self.why_unselected and self.chosen is None:
+        if self.why_unselected and self.deploy is None:
             return f"No separate queries chose these systems: {self.why_unselected}."
         if self.selected_on is None:
             return ""

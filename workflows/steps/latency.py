@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -48,16 +49,19 @@ def measure_latency(out: Path, machine: Machine, *, data: Path, split: str, syst
     texts = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"], filters=[("query_id", "in", judged)])
     cluster = machine.cluster.model_copy(update={"mode": "inline"})
     child = Child(cores())
-    try:
-        child.tell(Questioner, {"system": system, "cluster": cluster})
-        child.tell(list(dict.fromkeys(texts["text"].to_pylist())), out / FILE)
-    except (EOFError, OSError):
-        raise RuntimeError(f"the process that answers queries died (exit status {child.end()})") from None
-    except UserError:
+    with TemporaryDirectory() as folder:
+        answers = Path(folder) / FILE
+        try:
+            child.tell(Questioner, {"system": system, "cluster": cluster})
+            child.tell(list(dict.fromkeys(texts["text"].to_pylist())), answers)
+        except (EOFError, OSError):
+            raise RuntimeError(f"the process that answers queries died (exit status {child.end()})") from None
+        except BaseException:
+            child.end()
+            raise
         child.end()
-        raise
-    child.end()
-    measured: dict[str, Any] = read_json(out / FILE)
+        measured: dict[str, Any] = read_json(answers)
+    write_json(out / FILE, measured)
     return measured
 
 
