@@ -9,7 +9,7 @@ FILE = "latency.json"
 """The file with what a system needs, or with the reason why nothing was measured."""
 
 NEEDS = {"p95_ms": "p95", "memory_gb": "memory", "disk_gb": "disk"}
-"""What a limit is about, in words, by the limit's key. The unit is the key's ending."""
+"""Words for the limits, by key. The unit is the key's ending."""
 
 
 def exceeded(needs: Mapping[str, float] | None, limits: Mapping[str, float]) -> list[Json]:

@@ -538,6 +538,7 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "expand.expand_by_model": _expand_by_model,
     "fit_fusion.fit_fusion": _fit_fusion,
     "ingest.ingest": _ingest,
+    "latency.measure_latency": lambda site, inputs: Work(amount=1),
     "lucene.lucene_feedback": _lucene_search,
     "lucene.lucene_index": _lucene_index,
     "lucene.lucene_search": _lucene_search,

@@ -82,7 +82,7 @@ class Budget:
     without: str | None
     """System that would have been chosen without limits, if it is excluded."""
     gain: float | None
-    """How much more that system has than the chosen one on the selection queries."""
+    """Difference of that system from the chosen one on the selection queries."""
     kept: bool
     """True if a system keeps the limits."""
     nearest: str | None
@@ -181,8 +181,8 @@ class Verdict:
         named = {name, *((compared.system, compared.baseline) if compared else ())}
         if self.deploy and BM25 not in named and self.bm25 is not None:
             lines.append(f"{BM25} alone has {unsigned(self.bm25)}.")
-        if self.budget is not None and (others := [name for name in self.budget.excluded if name not in named]):
-            reached = "; ".join(_with(in_prose(name), self._excess(self.budget, name)) for name in others)
+        if self.budget is not None and (beyond := [name for name in self.budget.excluded if name not in named]):
+            reached = "; ".join(_with(in_prose(name), self._excess(self.budget, name)) for name in beyond)
             lines.append(f"Beyond the budget: {reached}.")
         if self.deploy is None:
             return [line for line in lines if line]

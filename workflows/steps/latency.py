@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from sparring.components.config import UserError
 from sparring.components.data.groups import judged_queries
 from sparring.components.data.tables import QUERIES, read
 from sparring.components.evaluation.budget import FILE
