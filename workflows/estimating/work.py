@@ -192,6 +192,7 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
     "choose.answer_ranks": lambda inputs: inputs.expanded,
     "choose.choose": _ranking,
     "choose.choose_several": _ranking,
+    "average.average": lambda inputs: inputs.trained,
     "choose.rank_groups": _rank_groups,
     "cross_validate.pool": lambda inputs: Ranking(sum(fold.queries for fold in inputs.folds), 0),
     "cross_validate.pool_selected": lambda inputs: Ranking(

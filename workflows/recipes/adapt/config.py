@@ -1,10 +1,11 @@
 """The config of `adapt`: everything but the collection has a default, and much of it depends on the collection."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from sparring.components.config import Config as Part
+from sparring.components.config import distinct
 from sparring.components.evaluation.gate import GateConfig
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.retrieval.lucene import RM3Config
@@ -135,6 +136,13 @@ class Config(RetrievalConfig):
     neighbours: TrialsConfig | None = TrialsConfig(**NEIGHBOURS)
     """Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1), as a further candidate. Its
     parameters are tried on the queries of `evaluate.select`. Null leaves it out."""
+    average: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], AfterValidator(distinct)] = Field(
+        [], exclude_if=lambda weights: not weights
+    )
+    """Averages of the start model's and the last retriever's weights (WiSE-FT; Wortsman et al., 2022), as further
+    candidates: the last retriever's share in each, such as `[0.25, 0.5, 0.75]`. A share is chosen as systems are, by
+    the queries of `evaluate.select`. Each share encodes the documents once more. Averages can lose less on other
+    questions than those that were trained on."""
     pretrain: Pairs | Literal[False] | None = None
     """A retriever that learns from the documents alone, as a further candidate: the start model after a training on
     pairs made of documents. Null adds it if the collection is large and judgements are few, or if there are none. False
@@ -158,6 +166,10 @@ class Config(RetrievalConfig):
             raise ValueError(
                 "evaluate: a system is chosen by queries that are neither trained on nor measured; accepted: `select` "
                 "with their split, and a measure by judgements"
+            )
+        if self.average and self.train is False:
+            raise ValueError(
+                "average: no retriever is trained; accepted: left out, or trainings instead of `train: false`"
             )
         for key in ("split", "select"):
             if getattr(self.evaluate, key) == "train" and self.train is not False:

@@ -7,6 +7,7 @@ from sparring.components.objectives.parts.config import ClozeConfig
 from sparring.components.training.config import TrainConfig
 from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
+from sparring.workflows.stages.averaging import averaged
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
@@ -47,6 +48,13 @@ def build(config: Config) -> Outcome:
                 with in_phase(phase):
                     reranked = by_neighbours(retrieval, config, config.neighbours)
                     results.add(f"{name} by neighbours", reranked, seed=seed)
+        start, last = (retrievals.get((name, seed)) for name in ("start model", f"retriever {config.rounds}"))
+        if start is not None and last is not None:
+            with in_phase(EVALUATION):
+                for share in config.average:
+                    name = f"retriever {config.rounds} and start model, averaged at {share:g}"
+                    retrieval = averaged(seeded(name, seed, config), collection, start.model, last.model, share, config)
+                    results.add(name, retrieval, seed=seed)
         if config.pretrain:
             with in_phase(PRETRAINING):
                 retrieval = _pretrained(collection, config, config.pretrain, seed)
