@@ -26,6 +26,7 @@ from sparring.components.training.terms import LossTerm
 from sparring.components.yaml_files import read_based, read_text
 from sparring.workflows.commands import submit
 from sparring.workflows.distributed import job_package
+from sparring.workflows.systems import deployable
 
 
 class Flat(Config):
@@ -338,6 +339,13 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
             lambda _: submit.places(argparse.Namespace(store="store", runs=Path("runs"), tune=None)),
             "--store store: is a place on this machine, and the job runs on the cluster; accepted: an absolute path "
             "that all nodes of the cluster see, or s3://BUCKET/PREFIX",
+        ),
+        (
+            lambda _: deployable._check_budget(
+                {"candidates": [{"system": "BM25"}], "budget": {"kept": False, "nearest": "BM25"}}
+            ),
+            "--system: no system of this run is within the budget. The nearest is 'BM25'. Name a system, or raise the "
+            "limits.",
         ),
         (
             lambda here: job_package._check_assignments([f"start_from={here}/a.yaml"], "--set"),

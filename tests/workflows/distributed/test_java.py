@@ -73,10 +73,10 @@ def test_progress_of_the_child_is_heard_here(tmp_path: Path) -> None:
 def test_what_happens_in_the_child_is_heard_here(tmp_path: Path, fault: str, kind: type[Exception], says: str) -> None:
     """And nothing else is done in that process."""
     before = process_of(tmp_path)
-    child = InChild(work=Works, threads=1, fault=fault)
+    works = InChild(work=Works, threads=1, fault=fault)
     with pytest.raises(kind, match=says):
-        child({}, tmp_path / "file")
-    child.close()
+        works({}, tmp_path / "file")
+    works.close()
     assert process_of(tmp_path) != before
 
 

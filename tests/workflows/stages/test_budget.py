@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sparring.components.config import UserError
 from sparring.components.evaluation.selection import FILE
 from sparring.components.files import read_json
 from sparring.workflows.experiments import loading
@@ -21,7 +22,6 @@ from sparring.workflows.systems import deployable
 from sparring.workflows.systems.deployable import Deployment
 from tests.support import tiny, toy
 from tests.support.errors import refused
-from tests.support.tiny import Said
 
 VENDOR = {"rerank_url": "http://localhost:9000/v1/rerank"}
 
@@ -107,7 +107,7 @@ def test_a_budget_that_limits_nothing_is_refused(
 
 
 def test_a_run_chooses_within_the_budget(
-    tmp_path: Path, beir: Path, encoder: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, beir: Path, encoder: Path, mistakes: list[UserError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only BM25 takes so little disk. Without it no system is within the budget, and none is searched with unasked."""
     monkeypatch.setattr(measuring, "Child", InProcess)
@@ -140,10 +140,9 @@ def test_a_run_chooses_within_the_budget(
     assert none.metrics()["verdict"]["sentences"][0].startswith(
         "No system is within the budget. The nearest is BM25 (disk "
     )
-    said()
     for command in (["search", "words"], ["export", str(tmp_path / "out")]):
         assert none(*command) == 2
-        assert "no system of this run is within the budget" in said()[1]
+    assert [(mistake.key, mistake.code) for mistake in mistakes] == [("--system", "beyond-budget")] * 2
     assert none("search", "words", "--system", "BM25") == 0
 
 
