@@ -50,5 +50,5 @@ def test_memory_that_was_freed_counts() -> None:
 
 def test_a_system_that_cannot_be_opened_has_a_reason(tmp_path: Path, data: Path) -> None:
     unopened = SimpleNamespace(reason="it reads what only the run has")
-    made = measure_latency(tmp_path, toy.INLINE, data=data, split="dev", system=unopened)
-    assert made == read_json(tmp_path / "latency.json") == {"reason": unopened.reason}
+    summary = measure_latency(tmp_path, toy.INLINE, data=data, split="dev", system=unopened)
+    assert summary == read_json(tmp_path / "latency.json") == {"reason": unopened.reason}

@@ -263,11 +263,11 @@ def test_an_input_may_be_read_from_several_steps(tmp_path: Path) -> None:
     joined = step("c", steps.join, parts=Pair("x", a, b), options=None)
     assert joined.upstream == [a, b]
     assert graph([joined]) == [a, b, joined]
-    same, *others = (
+    same, *different = (
         step("d", steps.join, parts=Pair(*pair), options=None) for pair in (("x", a, b), ("y", a, b), ("x", a))
     )
     assert same.fingerprint == joined.fingerprint
-    assert len({joined.fingerprint, *(node.fingerprint for node in others)}) == 3
+    assert len({joined.fingerprint, *(node.fingerprint for node in different)}) == 3
     assert resolve_inputs(joined.inputs, store) == {"parts": [store.path(a), store.path(b)], "options": None}
 
 
