@@ -125,7 +125,8 @@ class Verdict:
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
     needs: Mapping[str, float] | None = None
     """Measured with one query after another: `p50_ms`, `p95_ms` and `p99_ms` over so many `queries`, `memory_gb` of the
-    process, `disk_gb` of all files, `open_seconds`. None if it was not measured."""
+    process, `disk_gb` of all files, `open_seconds`, and `waiting_share`: the share of its time that the process waited
+    for a processor. None if it was not measured."""
     budget: Budget | None = None
     """Limits of the config on the chosen system. None if there are none."""
     money: float | None = None
@@ -166,7 +167,9 @@ class Verdict:
     @property
     def sentences(self) -> list[str]:
         """The verdict in words: the system, its value and the comparisons, then its cost, and what would be clearer."""
-        rivals = [self._compared, self._excluded, *map(self._against_imported, self.imported)]
+        without = None if self.budget is None else self.budget.without
+        imported = [entry for entry in self.imported if not (self._excluded and entry.baseline == without)]
+        rivals = [self._compared, self._excluded, *map(self._against_imported, imported)]
         spoken = [self._headline, *rivals, self._cost, self._next]
         return [sentence for sentence in spoken if sentence]
 
@@ -304,6 +307,9 @@ class Verdict:
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
         if entry.outcome == BETTER:
             return f"{in_prose(self.system)} is clearly better than {_with(in_prose(entry.baseline), numbers)}."
+        if entry.outcome == WORSE and entry.baseline in self._beyond and self.budget is not None:
+            reached = self._excess(self.budget, entry.baseline)
+            return f"{in_prose(entry.baseline)} is clearly better ({numbers}), but beyond the budget ({reached})."
         if entry.outcome == WORSE:
             return f"Keep {in_prose(entry.baseline)}: it is clearly better ({numbers})."
         return f"The difference from {_with(in_prose(entry.baseline), numbers)} is not clear."
@@ -442,9 +448,7 @@ def verdict_of(
     plain = (entry for entry in metrics["means"] if entry["system"] == BM25 and all(entry[k] == mean[k] for k in same))
     return Verdict(
         **{key: mean[key] for key in ("system", "collection", "split", "measure", "value", "queries")},
-        needs=next(
-            (needs for needs in metrics.get("needs", []) if needs["system"] == subject and "p95_ms" in needs), None
-        ),
+        needs=_needs(metrics, subject),
         budget=_budget(metrics, subject, mean, systems) if budget else None,
         low=low,
         high=high,
@@ -493,6 +497,12 @@ def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Compariso
         baseline_is_cheaper={system, baseline} <= expenses.keys() and expenses[baseline] < expenses[system],
         only_system_trained=trained.get(system, False) and not trained.get(baseline, True),
     )
+
+
+def _needs(metrics: Json, system: str) -> dict[str, float] | None:
+    """Read the numbers that were measured of a system."""
+    entry = next((entry for entry in metrics.get("needs", []) if entry["system"] == system), {})
+    return {key: value for key, value in entry.items() if not isinstance(value, str)} or None
 
 
 def _budget(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> Budget:

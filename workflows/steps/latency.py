@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +30,9 @@ WARM_SECONDS = 1.0
 """Seconds of queries that are not measured, at the beginning: Java compiles, and files are read."""
 RESULTS = 10
 """Number of documents that a query asks for."""
-STATUS = Path("/proc/self/status")
+STATUS, THREADS = Path("/proc/self/status"), Path("/proc/self/task")
+BUSY = 0.2
+"""Share of its time that a process may wait for a processor before the machine counts as busy."""
 
 
 @Description(part="evaluation", alone=True)
@@ -61,7 +64,7 @@ def measure_latency(out: Path, machine: Machine, *, data: Path, split: str, syst
         child.end()
         measured: dict[str, Any] = read_json(answers)
     write_json(out / FILE, measured)
-    return measured
+    return measured | ({"note": note} if (note := busy(measured["waiting_share"])) else {})
 
 
 class Questioner:
@@ -83,10 +86,13 @@ class Questioner:
             self._system.answer(text, k)
             return time.perf_counter() - began
 
+        before = processor_times()
         seconds = asked(ask, texts)
+        computed, waited = (after - begin for after, begin in zip(processor_times(), before, strict=True))
         p50, p95, p99 = (1000 * float(value) for value in np.percentile(seconds, [50, 95, 99]))
         times = {"queries": len(seconds), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
-        write_json(path, {**times, "memory_gb": peak_memory() / 1e9, **self._needs})
+        share = waited / (computed + waited) if computed else 0.0
+        write_json(path, {**times, "memory_gb": peak_memory() / 1e9, **self._needs, "waiting_share": share})
 
 
 def asked(
@@ -117,3 +123,24 @@ def peak_memory() -> int:
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def processor_times() -> tuple[float, float]:
+    """Return the seconds that this process's threads have computed, and those that they waited for a processor. Both
+    are 0 on systems that do not count them."""
+    times = [0.0, 0.0]
+    for thread in THREADS.glob("*/schedstat"):
+        with suppress(OSError):  # the thread ended
+            computed, waited, _ = map(int, thread.read_text().split())
+            times = [times[0] + computed / 1e9, times[1] + waited / 1e9]
+    return times[0], times[1]
+
+
+def busy(share: float) -> str:
+    """Say that the machine was busy, if the process waited for more than the share `BUSY` of its time."""
+    if share <= BUSY:
+        return ""
+    return (
+        f"Other programs used the processors: {100 * share:.0f} % of the time this process waited for one. Its times "
+        "are too long."
+    )

@@ -120,6 +120,18 @@ def test_verdict_says_what_the_budget_excludes_and_what_that_would_gain(
     )
 
 
+def test_a_contender_beyond_the_budget_is_not_kept() -> None:
+    engine = replace(COMPARISON, baseline="ranker", baseline_value=0.7, p_holm=0.0001, outcome=WORSE)
+    budget = replace(BUDGET, without=None, gain=None)
+    assert replace(VERDICT, budget=budget, imported=[engine]).sentences[2] == (
+        "ranker is clearly better (.700, p < .001), but beyond the budget (p95 120 ms > 50 ms)."
+    )
+    both = replace(VERDICT, budget=BUDGET, imported=[engine]).sentences
+    assert [sentence for sentence in both if "ranker" in sentence] == [
+        "The budget excludes ranker (p95 120 ms > 50 ms). It has 0.031 more on dev."
+    ]
+
+
 def test_other_excluded_systems_are_a_detail() -> None:
     budget = replace(BUDGET, without=None, gain=None)
     assert replace(VERDICT, budget=budget).sentences == VERDICT.sentences

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from sparring.components.files import read_json
-from sparring.workflows.steps.latency import LEAST, SECONDS, WARM_SECONDS, asked, measure_latency, peak_memory
+from sparring.workflows.steps.latency import (
+    LEAST,
+    SECONDS,
+    WARM_SECONDS,
+    asked,
+    busy,
+    measure_latency,
+    peak_memory,
+    processor_times,
+)
 from tests.support import toy
 
 
@@ -46,6 +55,15 @@ def test_memory_that_was_freed_counts() -> None:
     before = peak_memory()
     np.ones(2**24).sum()
     assert peak_memory() >= before + 2**26
+
+
+def test_a_busy_machine_is_said() -> None:
+    computed, waited = processor_times()
+    np.sort(np.random.default_rng(0).random(2**20))
+    assert processor_times()[0] >= computed
+    assert processor_times()[1] >= waited
+    assert busy(0.1) == ""
+    assert busy(0.34).startswith("Other programs used the processors: 34 % of the time")
 
 
 def test_a_system_that_cannot_be_opened_has_a_reason(tmp_path: Path, data: Path) -> None:
