@@ -501,7 +501,7 @@ def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Compariso
 
 def _needs(metrics: Json, system: str) -> dict[str, float] | None:
     """Read the numbers that were measured of a system."""
-    entry = next((entry for entry in metrics.get("needs", []) if entry["system"] == system), {})
+    entry: Json = next((entry for entry in metrics.get("needs", []) if entry["system"] == system), {})
     return {key: value for key, value in entry.items() if not isinstance(value, str)} or None
 
 
