@@ -1,10 +1,10 @@
-"""Rerank, and embed, with models behind an address (`components.models.endpoints`).
+"""Rerank, teach and embed with models behind an address (`components.models.endpoints`).
 
 One worker asks. Each answer is in a file as soon as it comes, so a repeated command asks only for what has no answer.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparring.components import progress
-from sparring.components.data.groups import query_ids_of
+from sparring.components.data.groups import Groups, query_ids_of, write_lists
 from sparring.components.data.tables import QUERIES, RANKING, document_text, read, rows_in, write
 from sparring.components.data.vectors import SHARDS, save_rows
 from sparring.components.files import read_json, save_array, write_array, write_json
@@ -65,15 +65,66 @@ def rerank_at(
     `rerank` does. One request scores the documents of a query, and of other queries with the same text."""
     if not (out / USAGE).exists():
         lists = ShortLists.read(ranking, data, split, depth=depth, queries=queries)
-        first, count = _first_with_text(data)[lists.queries], lists.documents.max(initial=0) + 1
-        distinct, inverse = np.unique(first * count + lists.documents, return_inverse=True)
-        write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))
-        shards = row_shards(len(np.unique(first)), QUERIES_PER_FILE, "part-{:05d}.npy")
-        usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
-        by_pair = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-        write(out / "ranking.parquet", lists.reordered(by_pair[inverse]), RANKING)
-        write_json(out / USAGE, {"pairs": len(distinct), "queries": len(np.unique(lists.queries)), **usage})
+        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, ())
+        write(out / "ranking.parquet", lists.reordered(values), RANKING)
+        write_json(out / USAGE, {**usage, "queries": len(np.unique(lists.queries))})
     return _finished(out, "pairs.npy", "part-*.npy")
+
+
+@Description(
+    part="asking addresses", makes="taught groups", workers_read={"data": ("documents.parquet",)}, refuses=_refuses
+)
+def score_groups_at(
+    out: Path, machine: Machine, *, data: Path, groups: Path, endpoint: Endpoint, before: list[Path]
+) -> dict[str, Any]:
+    """Write the same groups with the scores at an address as teacher, as `score_groups` does.
+
+    One request scores the documents of a query in all its groups. Pairs that the same address has scored for the groups
+    `before` are not asked again, and not counted.
+    """
+    if not (out / USAGE).exists():
+        unscored = Groups(groups / "groups.parquet", data)
+        earlier = [Groups(folder / "groups.parquet", data) for folder in before]
+        rows = _queries(unscored), unscored.documents
+        values, usage = _scored(out, machine, data, endpoint, *rows, earlier)
+        write_lists(groups / "groups.parquet", "teacher", values, out / "groups.parquet")
+        write_json(out / USAGE, usage)
+    return _finished(out, "pairs.npy", "part-*.npy")
+
+
+def _queries(groups: Groups) -> np.ndarray:
+    """Return the row of each candidate's query: (C,)."""
+    return np.repeat(groups.queries, np.diff(groups.offsets))
+
+
+def _scored(
+    out: Path,
+    machine: Machine,
+    data: Path,
+    endpoint: Endpoint,
+    queries: np.ndarray,
+    documents: np.ndarray,
+    before: Sequence[Groups],
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Let an address score pairs of rows (N,). Return fp32 scores (N,), and what the answers are counted as.
+
+    A pair that occurs twice, or that the groups `before` have the score of, is not asked again.
+    """
+    first, count = _first_with_text(data), rows_in(data / "documents.parquet")
+    distinct, inverse = np.unique(first[queries] * count + documents, return_inverse=True)
+    values = np.full(len(distinct), np.nan, np.float32)
+    for groups in before:
+        assert groups.teacher is not None
+        keys = first[_queries(groups)] * count + groups.documents
+        known = np.isin(keys, distinct)
+        values[np.searchsorted(distinct, keys[known])] = groups.teacher[known]
+    asked = np.isnan(values)
+    pairs = np.stack(np.divmod(distinct[asked], count), 1)
+    write_array(out / "pairs.npy", pairs)
+    shards = row_shards(len(np.unique(pairs[:, 0])), QUERIES_PER_FILE, "part-{:05d}.npy")
+    usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
+    values[asked] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+    return values[inverse], {"pairs": len(pairs), **usage}
 
 
 @Description(

@@ -15,8 +15,8 @@ from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.workflows.store.availability import finished, not_dropped
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.endpoints import is_remote
 from sparring.workflows.systems.neighbours import ByNeighbours
-from sparring.workflows.systems.remote import is_remote
 from sparring.workflows.systems.rows import Outcome, Row
 from sparring.workflows.systems.system import S, System, parts_of
 
