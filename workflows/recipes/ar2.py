@@ -18,7 +18,7 @@ from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.retrieval.prior import PriorConfig
 from sparring.components.training.terms import LossTerm
 from sparring.workflows.stages.collection import Collection
-from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
+from sparring.workflows.stages.config import FastConfig, TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.learning import in_round
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import fused_with_bm25, refresh
@@ -96,13 +96,6 @@ class Controls(Part):
         return self.in_batch if name == "in-batch" else self.ance
 
 
-class Fast(Part):
-    """A smaller retriever."""
-
-    layers: int = Field(ge=1)
-    """Number of layers: the first ones of the start model."""
-
-
 class Config(StartedConfig, SizesKey):
     """A retriever and a ranker, their warm-up, and the rounds of the game."""
 
@@ -131,7 +124,7 @@ class Config(StartedConfig, SizesKey):
     each fused with BM25's and reranked by its own ranker. The difference between these two shows what the game adds to
     a deployed system."""
     controls: Controls = Controls()
-    fast: Fast | None = None
+    fast: FastConfig | None = None
     """A smaller retriever for low latency, as a further candidate. It learns in the same phases, but its first ranker
     is the last one. It is measured as `fast warm retriever`, `fast retriever 1` and so on. Null trains none."""
 
@@ -153,7 +146,7 @@ class Config(StartedConfig, SizesKey):
         if self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever.model)
         phases = (self.retriever.game, self.ranker.warm, self.ranker.game)
-        check_teacher(self.teacher, self.contenders, *(phase.train for phase in phases))
+        check_teacher(self.teacher, self.contenders, reads=any(phase.train.reads_teacher for phase in phases))
         if "distillation" in self.controls.include:
             self._check_distillation()
         layers = self.retriever.model.layers

@@ -57,7 +57,9 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
         for key in ("pretrain", "start_from"):
             if getattr(self, key) is not None and self.train is None:
                 raise ValueError(f"{key}: a training begins from it, and there is no training; set `train`")
-        check_teacher(self.teacher, self.contenders, self.train, self.second_stage)
+        stages = (self.train, self.second_stage)
+        reads = any(train is not None and train.reads_teacher for train in stages)
+        check_teacher(self.teacher, self.contenders, reads=reads)
         check_difference(self.difference, self.train, self.second_stage)
         check_candidates(self.negatives, self.train, self.second_stage)
         return self

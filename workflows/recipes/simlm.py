@@ -89,7 +89,8 @@ class Config(StartedConfig):
         if self.without_pretraining and self.pretrain is None and self.start_from is None:
             raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
         phases = (self.ranker, self.distilled)
-        check_teacher(self.teacher, self.contenders, *(phase.train for phase in phases if phase is not None))
+        reads = any(phase is not None and phase.train.reads_teacher for phase in phases)
+        check_teacher(self.teacher, self.contenders, reads=reads)
         if self.ranker is not None and self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever)
         learnt = {key: getattr(self, key) for key in ("retriever_2", "retriever_3", "ranker", "distilled")}

@@ -114,6 +114,13 @@ class RetrievalConfig(CollectionConfig):
         return evaluate
 
 
+class FastConfig(Config):
+    """A smaller retriever."""
+
+    layers: int = Field(ge=1)
+    """Number of layers: the first ones of the start model."""
+
+
 class GeneratorPhase(Config):
     """Generator that replaces tokens, such as ELECTRA's."""
 

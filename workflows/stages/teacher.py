@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from sparring.components.config import Invalid, listing
-from sparring.components.training.config import TrainConfig
 from sparring.workflows.stages.contender import Contender
 from sparring.workflows.stages.results import Results
 from sparring.workflows.steps.score import ScoreConfig
@@ -15,9 +14,9 @@ Teacher = Callable[[str, Step], Step]
 
 
 def check_teacher(
-    teacher: str | None, contenders: Mapping[str, Contender], *trainings: TrainConfig | None, key: str = "teacher"
+    teacher: str | None, contenders: Mapping[str, Contender], *, reads: bool, key: str = "teacher"
 ) -> None:
-    """Raise Invalid if the teacher is not a contender with a reranker, or if no training reads its scores."""
+    """Raise Invalid unless the teacher is a contender with a reranker, and a loss `reads` its scores."""
     if teacher is None:
         return
     rerankers = [name for name, contender in contenders.items() if contender.reranks]
@@ -25,10 +24,8 @@ def check_teacher(
     if teacher not in contenders:
         raise Invalid(f"there is no contender {teacher!r}. {advice}", "unknown-name", key)
     if teacher not in rerankers:
-        raise Invalid(
-            f"the contender {teacher!r} has no reranker, whose scores could teach. {advice}", "no-teacher", key
-        )
-    if not any(train is not None and train.reads_teacher for train in trainings):
+        raise Invalid(f"the contender {teacher!r} has no reranker that could teach. {advice}", "no-teacher", key)
+    if not reads:
         raise Invalid(
             f"no loss reads the scores of {teacher!r}. Use a loss such as `distillation`, or `teacher: null`.",
             "unused",

@@ -161,6 +161,8 @@ class _Resolving:
             "train": self._trainings(counts),
             "pretrain": self._pairs(counts),
         }
+        if config.fast is not None and update["train"] is False:
+            update["fast"] = self._note("fast", None, "nothing is trained on queries", of_collection=False)
         if "k" not in config.model_fields_set and self._survey.documents < config.k:
             update["k"] = self._note("k", self._survey.documents, "all documents")
         return config.model_copy(update=update | self._ranker(update["model"]))
@@ -168,11 +170,15 @@ class _Resolving:
     def _ranker(self, model: Any) -> dict[str, Any]:
         """Choose the ranker's input and the source of its score."""
         update: dict[str, Any] = {}
-        if self._config.pair_tokens is None:
+        begun = self._config.ranker_model
+        if self._config.pair_tokens is None and (begun is None or begun.pair_tokens is None):
             both = (model.query_tokens or 0) + (model.document_tokens or 0)
+            limit = self._limit() if begun is None else longest(begun)
             update["pair_tokens"] = self._note(
-                "pair_tokens", min(both, self._limit()), "a query with its document, as the model's limit allows"
+                "pair_tokens", min(both, limit), "a query with its document, as the model's limit allows"
             )
+        if begun is not None:
+            return update
         pooling = self._config.ranker_pooling
         if pooling is None:
             model = self._config.model

@@ -20,6 +20,7 @@ from sparring.workflows.systems.phases import EVALUATION, PRETRAINING, UNTRAINED
 from sparring.workflows.systems.rows import Outcome, cost_of, is_imported, levels, note_on
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
+DISTILLATION = "components.losses.listwise.distillation"
 UNMEASURED = (
     "Nothing was measured, because no query of the collection has a relevant document. The retriever has learnt from "
     "pairs made of the documents. Nobody knows whether it is better than the start model or BM25. A few hundred "
@@ -122,41 +123,53 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
 def ar2(config: Config, train: Trainings) -> dict[str, Any]:
     """Return the keys of the AR2 experiment.
 
-    The retriever warms up on the batch's documents, as DPR does. The ranker begins from the retriever's encoder and
-    learns to order what the retriever retrieves. In the game the retriever learns from the labels and, by distillation
-    (Zhang et al., 2022, Eq. 12), from the ranker's scores.
+    The retriever warms up on the batch's documents, as DPR does. The ranker begins from the retriever's encoder, or
+    from `ranker_model`, and learns to order what the retriever retrieves. In the game the retriever learns from the
+    labels and, by distillation (Zhang et al., 2022, Eq. 12), from the ranker's scores. With a `teacher` both learn from
+    its scores.
     """
     values = config.model_dump(mode="json")
-    shared = {key: values["model"][key] for key in ("model", "revision", "layers", "dropout")}
+    ranker_losses = [{"function": DISTILLATION}, _cross_entropy()] if train.teacher is not None else [_cross_entropy()]
     between = train.ranker.model_copy(update=RANKER_BETWEEN_ROUNDS)
     return {
         **{key: values[key] for key in CollectionConfig.model_fields if key in values},
         "recipe": "ar2",
         **{key: values[key] for key in ("rounds", "gate", "rerank")},
+        "fast": values.get("fast"),
+        "teacher": train.teacher,
         "retriever": {
             "model": values["model"],
             "warm": _phase(train.warm, [_cross_entropy(over="batch", options=TEMPERATURE)]),
             "game": _phase(
                 train.game,
                 [
-                    {"function": "components.losses.listwise.distillation", "options": TEMPERATURE},
+                    {"function": DISTILLATION, "options": TEMPERATURE},
                     _cross_entropy(over="batch", options=TEMPERATURE),
                 ],
             ),
         },
         "ranker": {
-            "model": {
-                **shared,
-                "pooling": config.ranker_pooling,
-                "pair_tokens": config.pair_tokens,
-                "template": config.ranker_template,
-            },
-            "encoder": "model" if config.model.towers == "separate" else WARM,
+            **_ranker_begun(config, values),
             "prior": values["prior"],
-            "warm": _phase(train.ranker, [_cross_entropy()]),
-            "game": _phase(between, [_cross_entropy()]),
+            "warm": _phase(train.ranker, ranker_losses),
+            "game": _phase(between, ranker_losses),
         },
     }
+
+
+def _ranker_begun(config: Config, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of the ranker's start: its own model, or the encoder of the warm retriever."""
+    if config.ranker_model is not None:
+        lengths = {"pair_tokens": config.ranker_model.pair_tokens or config.pair_tokens}
+        return {"model": values["ranker_model"] | lengths, "encoder": "model"}
+    shared = {key: values["model"][key] for key in ("model", "revision", "layers", "dropout")}
+    model = {
+        **shared,
+        "pooling": config.ranker_pooling,
+        "pair_tokens": config.pair_tokens,
+        "template": config.ranker_template,
+    }
+    return {"model": model, "encoder": "model" if config.model.towers == "separate" else WARM}
 
 
 def _phase(training: Training, losses: list[dict[str, Any]]) -> dict[str, Any]:
