@@ -154,7 +154,7 @@ class Config(StartedConfig, SizesKey):
             count = layers if isinstance(layers, int) else len(layers)
             if self.fast.layers >= count:
                 raise Invalid(
-                    f"the retriever has {count} layers. Use fewer, or `fast: null`.", "out-of-range", "fast.layers"
+                    f"fast.layers: the retriever has {count} layers. Use fewer, or `fast: null`.", "out-of-range"
                 )
         return self
 
@@ -167,9 +167,7 @@ class Config(StartedConfig, SizesKey):
             reason = "with `order: paper`, the warm ranker teaches in round 1 of the game too"
         if reason:
             raise Invalid(
-                f"distillation is the same as the game here: {reason}. Leave it out.",
-                "duplicate",
-                "controls.include",
+                f"controls.include: distillation is the same as the game here: {reason}. Leave it out.", "duplicate"
             )
 
     def refreshes_after(self, round: int) -> bool:
@@ -204,8 +202,8 @@ def build(config: Config) -> Outcome:
         last_retrieval, last_ranker = game.play(started(results, collection, untrained, config, seed).model)
         sizes.add(f"retriever {config.rounds}", last_retrieval, config.sizes, seed=seed)
         if config.fast is not None:
-            smaller = config.retriever.model.model_copy(update={"layers": config.fast.layers})
-            game.play_fast(collection.initial_model("fast start retriever", smaller), last_ranker)
+            student = config.retriever.model.model_copy(update={"layers": config.fast.layers})
+            game.play_fast(collection.initial_model("fast start retriever", student), last_ranker)
     return Outcome(
         results=results.gather(comparisons(config)),
         data=collection.data,

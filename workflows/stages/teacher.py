@@ -22,14 +22,13 @@ def check_teacher(
     rerankers = [name for name, contender in contenders.items() if contender.reranks]
     advice = f"Use one of these: {listing(rerankers)}." if rerankers else "Add one with a `reranker` or `rerank_url`."
     if teacher not in contenders:
-        raise Invalid(f"there is no contender {teacher!r}. {advice}", "unknown-name", key)
+        raise Invalid(f"{key}: there is no contender {teacher!r}. {advice}", "unknown-name")
     if teacher not in rerankers:
-        raise Invalid(f"the contender {teacher!r} has no reranker that could teach. {advice}", "no-teacher", key)
+        raise Invalid(f"{key}: the contender {teacher!r} has no reranker that could teach. {advice}", "no-teacher")
     if not reads:
         raise Invalid(
-            f"no loss reads the scores of {teacher!r}. Use a loss such as `distillation`, or `teacher: null`.",
+            f"{key}: no loss reads the scores of {teacher!r}. Use a loss such as `distillation`, or `teacher: null`.",
             "unused",
-            key,
         )
 
 

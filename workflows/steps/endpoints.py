@@ -116,14 +116,14 @@ def _scored(
     for groups in before:
         assert groups.teacher is not None
         keys = first[_queries(groups)] * count + groups.documents
-        known = np.isin(keys, distinct)
-        values[np.searchsorted(distinct, keys[known])] = groups.teacher[known]
-    asked = np.isnan(values)
-    pairs = np.stack(np.divmod(distinct[asked], count), 1)
+        matches = np.isin(keys, distinct)
+        values[np.searchsorted(distinct, keys[matches])] = groups.teacher[matches]
+    missing = np.isnan(values)
+    pairs = np.stack(np.divmod(distinct[missing], count), 1)
     write_array(out / "pairs.npy", pairs)
     shards = row_shards(len(np.unique(pairs[:, 0])), QUERIES_PER_FILE, "part-{:05d}.npy")
     usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
-    values[asked] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+    values[missing] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
     return values[inverse], {"pairs": len(pairs), **usage}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparring.components.evaluation.gate import GateConfig
 from sparring.components.files import read_json
+from sparring.components.models.configs import RANKER_CODE
 from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems import model_folder
 from sparring.components.systems.stages.ranker import RankerStage as Stage
@@ -180,6 +181,7 @@ class Reranked(Reranking):
         return Stage(
             of=names(self.over),
             folder=path_for("ranker", name),
+            own_code=(store.path(self.ranker.step) / "model" / RANKER_CODE).exists(),
             depth=self.depth.depth,
             precision=self.depth.precision,
             weight=fitted[RANKER],

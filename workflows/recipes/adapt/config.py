@@ -169,10 +169,9 @@ class Config(RetrievalConfig):
             if isinstance(name, str) and isinstance(contender := contenders.get(name), dict):
                 if contender.get(part) is None:
                     raise Invalid(
-                        f"the contender {name!r} has no `{part}` here to begin from. Use the name of another "
+                        f"{key}: the contender {name!r} has no `{part}` here to begin from. Use the name of another "
                         "contender, or of a model: a model at an address cannot be trained.",
                         "no-start-model",
-                        key,
                     )
                 replaced[key] = contender[part]
         return replaced
@@ -199,9 +198,9 @@ class Config(RetrievalConfig):
         for key in ("pooling", "template"):
             if self.ranker_model is not None and getattr(self, f"ranker_{key}") is not None:
                 raise Invalid(
-                    f"it is for a ranker that begins from `model`. Write `ranker_model: {{{key}: ...}}` instead.",
+                    f"ranker_{key}: it is for a ranker that begins from `model`. Write `ranker_model: {{{key}: ...}}` "
+                    "instead.",
                     "unused",
-                    f"ranker_{key}",
                 )
         return self
 
