@@ -114,6 +114,11 @@ class Estimate:
         """Labels of steps whose work is not known."""
         return [row.node.label for row in self.rows if row.work is None]
 
+    @property
+    def requests(self) -> dict[str, int]:
+        """Most requests to addresses, by the labels of their steps."""
+        return {row.node.label: row.work.requests for row in self.rows if row.work is not None and row.work.requests}
+
     @cached_property
     def problems(self) -> list[str]:
         """Things that cannot fit, the worst first, each with the change that helps."""

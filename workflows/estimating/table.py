@@ -34,6 +34,9 @@ def estimate_text(expected: Estimate) -> str:
         lines.append(f"memory of a process on a GPU: {size(expected.gpu_memory)} of {size(site.gpu_memory)}")
     if expected.unknown:
         lines.append(f"not estimated, and not in the sums: {', '.join(expected.unknown)}")
+    if expected.requests:
+        count, asking = sum(expected.requests.values()), ", ".join(expected.requests)
+        lines.append(f"not in the sums: the time and price of at most {count:,} requests to addresses: {asking}")
     lines += [f"note: {note}" for note in expected.notes]
     lines += [f"slow: {warning}" for warning in expected.warnings]
     lines += [f"{'then' if number else 'breaks first'}: {text}" for number, text in enumerate(expected.problems)]
@@ -56,4 +59,4 @@ def _cells(expected: Estimate, row: Row) -> list[str]:
         return ["?"] * 5
     on_gpu = size(row.gpu_memory) if row.gpu_memory else "-"
     money, kept = _money(expected, row.seconds), size(row.work.kept or 0.0)
-    return [duration(row.seconds), money, size(row.memory), on_gpu, kept]
+    return ["?" if row.work.requests else duration(row.seconds), money, size(row.memory), on_gpu, kept]

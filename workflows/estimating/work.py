@@ -28,6 +28,7 @@ from sparring.workflows.estimating.sizes import (
     UnknownSize,
     Vectors,
 )
+from sparring.workflows.steps.endpoints import TEXTS_PER_REQUEST
 
 STEPS = "workflows.steps."
 HEAP = 1e9
@@ -91,6 +92,8 @@ class Work:
     """Why the step is slower than necessary."""
     loads_models: bool = False
     """True if the step imports torch although no model computes."""
+    requests: int = 0
+    """Most requests to an address. How long it takes to answer is not known here."""
     multiplies: bool = False
     """True if the units are products of vectors' numbers, which a GPU computes faster."""
     read_seconds: float = 0.0
@@ -256,9 +259,31 @@ def _start_as_it_comes(site: Site, inputs: Inputs) -> Work:
     return _start(site, Inputs({**inputs, "config": config.model_copy(update=left_out)}))
 
 
-def _ask(site: Site, inputs: Inputs) -> Work:
-    """Nobody here knows how fast an address answers."""
-    raise UnknownSize("the time of an answer")
+def _rerank_at(site: Site, inputs: Inputs) -> Work:
+    """One request for each query."""
+    count = inputs.data.count(inputs.split)
+    makes = Ranking(min(count, inputs.queries or count), inputs.ranking.k)
+    return Work(amount=makes.rows, makes=makes, requests=makes.queries)
+
+
+def _score_groups_at(site: Site, inputs: Inputs) -> Work:
+    """One request for each query, with the documents of all its groups."""
+    groups = inputs.groups
+    return Work(amount=groups.rows, makes=groups, requests=min(groups.groups, groups.queries or groups.groups))
+
+
+def _embed_at(site: Site, inputs: Inputs) -> Work:
+    """The address decides how many numbers a vector has."""
+    data = inputs.data
+    texts = data.count(inputs.split) if "split" in inputs else data.documents
+    whole, rest = divmod(texts, inputs.get("shard") or max(1, texts))
+    requests = whole * _requests(inputs.get("shard") or texts) + _requests(rest)
+    return Work(amount=texts, makes=UNKNOWN, requests=requests)
+
+
+def _requests(texts: int) -> int:
+    """Count the requests that embed the texts of one file."""
+    return -(-texts // TEXTS_PER_REQUEST)
 
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
@@ -530,9 +555,10 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "choose_neighbours.chosen": _choose_neighbours,
     "encode.encode_documents": _encode,
     "encode.encode_queries": _encode,
-    "endpoints.embed_documents_at": _ask,
-    "endpoints.embed_queries_at": _ask,
-    "endpoints.rerank_at": _ask,
+    "endpoints.embed_documents_at": _embed_at,
+    "endpoints.embed_queries_at": _embed_at,
+    "endpoints.rerank_at": _rerank_at,
+    "endpoints.score_groups_at": _score_groups_at,
     "evaluate.averages": _results,
     "evaluate.results": _results,
     "expand.expand_by_model": _expand_by_model,

@@ -78,7 +78,8 @@ def _check_scores(term: LossTerm, objective: str, label: str, *, taught: bool) -
         elif GROUP in views:
             reason = (
                 "these groups have none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, "
-                f"simlm), a contender (`teacher` in ar2, dpr and simlm), or, if the collection's source has scores, `given: scores`{passes}."
+                "simlm), a contender (`teacher` in ar2, dpr and simlm), or, if the collection's source has scores, "
+                f"`given: scores`{passes}."
             )
         else:
             reason = f"{where} has none. Use a loss without a teacher."
