@@ -14,6 +14,7 @@ import numpy as np
 from sparring.components.config import listing
 from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.capabilities import longest
+from sparring.components.models.permutations import windows
 from sparring.components.models.shape import predicted_at_once, shape_of
 from sparring.components.retrieval.kind import DEFAULT, PART, index_kind_named, kind_named
 from sparring.components.training.terms import declared
@@ -264,6 +265,12 @@ def _rerank_at(site: Site, inputs: Inputs) -> Work:
     count = inputs.data.count(inputs.split)
     makes = Ranking(min(count, inputs.queries or count), inputs.ranking.k)
     return Work(amount=makes.rows, makes=makes, requests=makes.queries)
+
+
+def _order_at(site: Site, inputs: Inputs) -> Work:
+    """One request for each window of each query."""
+    work = _rerank_at(site, inputs)
+    return replace(work, requests=work.requests * len(windows(min(inputs.depth, inputs.ranking.k))))
 
 
 def _score_groups_at(site: Site, inputs: Inputs) -> Work:
@@ -557,6 +564,7 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "encode.encode_queries": _encode,
     "endpoints.embed_documents_at": _embed_at,
     "endpoints.embed_queries_at": _embed_at,
+    "endpoints.order_at": _order_at,
     "endpoints.rerank_at": _rerank_at,
     "endpoints.score_groups_at": _score_groups_at,
     "evaluate.averages": _results,

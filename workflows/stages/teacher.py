@@ -19,12 +19,14 @@ def check_teacher(
     """Raise Invalid unless the teacher is a contender with a reranker, and a loss `reads` its scores."""
     if teacher is None:
         return
-    rerankers = [name for name, contender in contenders.items() if contender.reranks]
+    rerankers = [name for name, contender in contenders.items() if contender.teaches]
     advice = f"Use one of these: {listing(rerankers)}." if rerankers else "Add one with a `reranker` or `rerank_url`."
     if teacher not in contenders:
         raise Invalid(f"{key}: there is no contender {teacher!r}. {advice}", "unknown-name")
     if teacher not in rerankers:
-        raise Invalid(f"{key}: the contender {teacher!r} has no reranker that could teach. {advice}", "no-teacher")
+        raise Invalid(
+            f"{key}: the contender {teacher!r} has no reranker with scores that could teach. {advice}", "no-teacher"
+        )
     if not reads:
         raise Invalid(
             f"{key}: no loss reads the scores of {teacher!r}. Use a loss such as `distillation`, or `teacher: null`.",

@@ -92,8 +92,16 @@ def _contending(
             f"contenders.{name}.of",
         )
     depth = RerankConfig(depth=contender.depth, queries=contender.queries)
-    if contender.rerank_url is not None:
-        return RemoteReranked(name, collection.data, first, depth, endpoint=contender.endpoint, price=contender.price)
+    if contender.rerank_url is not None or contender.chat_url is not None:
+        return RemoteReranked(
+            name,
+            collection.data,
+            first,
+            depth,
+            endpoint=contender.endpoint,
+            price=contender.price,
+            by_prompt=contender.chat_url is not None,
+        )
     if contender.reranker is None:
         return first
     ranker = collection.model_as_it_comes(f"{name} reranker", contender.reranker, objective="ranker")

@@ -29,6 +29,7 @@ from sparring.components.models.endpoints import (
     total,
     vectors,
 )
+from sparring.components.models.permutations import ordered, windows
 from sparring.components.retrieval.reordering import ShortLists
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
@@ -92,6 +93,28 @@ def score_groups_at(
     return _finished(out, "pairs.npy", "part-*.npy")
 
 
+@Description(part="asking addresses", workers_read={"data": ("documents.parquet",)}, refuses=_refuses)
+def order_at(
+    out: Path,
+    machine: Machine,
+    *,
+    data: Path,
+    ranking: Path,
+    split: str,
+    endpoint: Endpoint,
+    depth: int,
+    queries: int | None,
+) -> dict[str, Any]:
+    """Write the measured queries' ranking with its first documents in the order that a language model at an address
+    writes (`components.models.permutations`). One request orders a window. The scores are 0, -1, -2 and so on."""
+    if not (out / USAGE).exists():
+        lists = ShortLists.read(ranking, data, split, depth=depth, queries=queries)
+        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, (), worker=_Orderer)
+        write(out / "ranking.parquet", lists.reordered(values), RANKING)
+        write_json(out / USAGE, {**usage, "queries": len(np.unique(lists.queries))})
+    return _finished(out, "pairs.npy", "part-*.npy")
+
+
 def _queries(groups: Groups) -> np.ndarray:
     """Return the row of each candidate's query: (C,)."""
     return np.repeat(groups.queries, np.diff(groups.offsets))
@@ -105,13 +128,16 @@ def _scored(
     queries: np.ndarray,
     documents: np.ndarray,
     before: Sequence[Groups],
+    worker: type | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Let an address score pairs of rows (N,). Return fp32 scores (N,), and what the answers are counted as.
 
-    A pair that occurs twice, or that the groups `before` have the score of, is not asked again.
+    A pair that occurs twice, or that the groups `before` have the score of, is not asked again. If `worker` is None, a
+    request scores the documents of a query.
     """
     first, count = _first_with_text(data), rows_in(data / "documents.parquet")
-    distinct, inverse = np.unique(first[queries] * count + documents, return_inverse=True)
+    keys = first[queries] * count + documents
+    distinct, places, inverse = np.unique(keys, return_index=True, return_inverse=True)
     values = np.full(len(distinct), np.nan, np.float32)
     for groups in before:
         assert groups.teacher is not None
@@ -120,9 +146,10 @@ def _scored(
         values[np.searchsorted(distinct, keys[matches])] = groups.teacher[matches]
     missing = np.isnan(values)
     pairs = np.stack(np.divmod(distinct[missing], count), 1)
-    write_array(out / "pairs.npy", pairs)
+    write_array(out / "pairs.npy", np.column_stack([pairs, places[missing]]))
     shards = row_shards(len(np.unique(pairs[:, 0])), QUERIES_PER_FILE, "part-{:05d}.npy")
-    usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
+    options = {"data": data, "pairs": out / "pairs.npy"}
+    usage = _asked(worker or _Reranker, shards, "queries", out, machine, endpoint, **options)
     values[missing] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
     return values[inverse], {"pairs": len(pairs), **usage}
 
@@ -198,12 +225,14 @@ class _Asker:
         self._endpoint, self._folder = endpoint, Path(folder)
         self._finished: Path | None = None
 
-    def _contents(self, task: dict[str, Any], requests: Mapping[str, Callable[[Client], Answer]]) -> Any:
-        """Return the contents of a shard's answers, and count them."""
-        if self._finished is not None:  # its shard's file is there
-            self._finished.unlink()
+    def _contents(
+        self, task: dict[str, Any], requests: Mapping[str, Callable[[Client], Answer]], *, unit: int = 1
+    ) -> Any:
+        """Return the contents of a shard's answers, and count all answers so far. An answer is progress by `unit`."""
         path = self._folder / f"asked-{task['start']:010d}.jsonl"
-        contents, usage = ask_all(self._endpoint, path, requests, partial(progress.report, 1))
+        if self._finished not in (None, path):  # its shard's file is there
+            self._finished.unlink()
+        contents, usage = ask_all(self._endpoint, path, requests, partial(progress.report, unit))
         write_json(self._folder / _usage_file(task), usage)
         transfer.upload(self._folder / _usage_file(task))
         self._finished = path
@@ -215,7 +244,7 @@ class _Reranker(_Asker):
 
     def __init__(self, *, data: Path, pairs: Path, **options: Any) -> None:
         super().__init__(**options)
-        queries, self._documents = np.load(pairs).T
+        queries, self._documents, self._places = np.load(pairs).T
         self._rows, starts = np.unique(queries, return_index=True)
         self._starts = np.append(starts, len(queries))
         texts = read(data / "queries.parquet", QUERIES, columns=["text"])["text"].take(self._rows)
@@ -236,6 +265,45 @@ class _Reranker(_Asker):
         answer = scores(client, self._endpoint, self._queries[place], distinct)
         by_text = dict(zip(distinct, answer.content, strict=True))
         return answer._replace(content=[by_text[self._texts[row]] for row in rows])
+
+
+class _Orderer(_Reranker):
+    """A worker that asks a language model for the order of each query's documents, window by window."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write the scores of some queries' documents. A window begins with the order that the windows before it
+        left."""
+        queries = range(task["start"], task["stop"])
+        orders = {query: self._first_order(query) for query in queries}
+        rounds = {query: windows(len(orders[query])) for query in queries}
+        for number in range(max(map(len, rounds.values()))):
+            spans = {query: spans[number] for query, spans in rounds.items() if number < len(spans)}
+            requests = {
+                f"{self._rows[query]}-{number}": partial(self._order, query, orders[query][start:stop])
+                for query, (start, stop) in spans.items()
+            }
+            answers = self._contents(task, requests, unit=0)
+            for (query, (start, stop)), permuted in zip(spans.items(), answers, strict=True):
+                window = orders[query][start:stop]
+                orders[query][start:stop] = [window[place] for place in permuted]
+            progress.report(sum(len(spans) == number + 1 for spans in rounds.values()))
+        scores = [self._scores(query, orders[query]) for query in queries]
+        save_array(path, np.concatenate(scores).astype(np.float32))
+
+    def _first_order(self, query: int) -> list[str]:
+        """List the texts of a query's documents in the order of its ranking, each once."""
+        span = slice(self._starts[query], self._starts[query + 1])
+        rows = self._documents[span][np.argsort(self._places[span])]
+        return list(dict.fromkeys(self._texts[row] for row in rows.tolist()))
+
+    def _order(self, query: int, texts: list[str], client: Client) -> Answer:
+        return ordered(client, self._endpoint, self._queries[query], texts)
+
+    def _scores(self, query: int, order: list[str]) -> np.ndarray:
+        """Return the negative places of a query's documents in an order of their texts."""
+        places = {text: place for place, text in enumerate(order)}
+        rows = self._documents[self._starts[query] : self._starts[query + 1]].tolist()
+        return np.array([-places[self._texts[row]] for row in rows])
 
 
 class _Embedder(_Asker):

@@ -10,7 +10,13 @@ from sparring.components.config import UserError
 from sparring.components.models.endpoints import Endpoint, Price
 from sparring.components.retrieval.stage import StageConfig
 from sparring.workflows.steps.encode import EncodeConfig
-from sparring.workflows.steps.endpoints import embed_documents_at, embed_queries_at, rerank_at, score_groups_at
+from sparring.workflows.steps.endpoints import (
+    embed_documents_at,
+    embed_queries_at,
+    order_at,
+    rerank_at,
+    score_groups_at,
+)
 from sparring.workflows.steps.score import ScoreConfig
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.systems.dense import ranked_by_vectors
@@ -108,11 +114,14 @@ class RemoteDense(Remote):
 class RemoteReranked(Remote, Reranking):
     """A reranker at an address, which reorders the first documents of a system's rankings."""
 
+    by_prompt: bool = False
+    """True if a language model at the address is asked for an order. It cannot teach then."""
+
     def reranked(self, split: str) -> Step:
-        """Rank a split's queries by the scores at the address alone."""
+        """Rank a split's queries by the scores or the order from the address alone."""
         return step(
             f"{self.label} ({split})",
-            rerank_at,
+            order_at if self.by_prompt else rerank_at,
             data=self.data,
             ranking=self.over.ranking(split),
             split=split,

@@ -20,12 +20,19 @@ from sparring.components.config import UserError
 from sparring.components.data.tables import QUERIES, RANKING, check, document_text
 from sparring.components.data.vectors import document_shards
 from sparring.components.files import read_json
+from sparring.components.models import permutations
 from sparring.components.models.endpoints import Endpoint
 from sparring.workflows.steps import endpoints as module
-from sparring.workflows.steps.endpoints import embed_documents_at, embed_queries_at, rerank_at, score_groups_at
+from sparring.workflows.steps.endpoints import (
+    embed_documents_at,
+    embed_queries_at,
+    order_at,
+    rerank_at,
+    score_groups_at,
+)
 from sparring.workflows.store.dag import step
 from tests.support import tiny, toy
-from tests.support.endpoint import KEY, TOKENS, every_third_fails, score, unit
+from tests.support.endpoint import KEY, TOKENS, every_third_fails, score, unit, window
 from tests.support.endpoint import Endpoint as Server
 from tests.support.tiny import ROOT
 
@@ -127,21 +134,32 @@ def test_documents_come_in_the_order_of_the_scores(
     assert endpoint.calls == calls
 
 
+def listed(data: Path, out: Path, endpoint: Endpoint) -> dict[str, Any]:
+    """Let a language model order the first documents of the ranking next to `out`."""
+    out.mkdir(exist_ok=True)
+    inputs: dict[str, Any] = {"data": data, "ranking": out.parent / "ranking", "endpoint": endpoint}
+    return order_at(out, toy.INLINE, split="train", depth=7, queries=None, **inputs)
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
+from sparring.components.models import permutations
 from sparring.components.models.endpoints import Endpoint
 from tests.support import toy
 from tests.workflows.steps.test_endpoints import STEPS
 data, out, url, files, name = sys.argv[1:]
 import sparring.workflows.steps.endpoints as module
 module.QUERIES_PER_FILE = int(files)
+permutations.WINDOW, permutations.STEP = 4, 2
 STEPS[name](Path(data), Path(out), Endpoint(url=url, model="m", key_from="RERANK_KEY"))
 """
-STEPS = {"rerank_at": reranked, "score_groups_at": taught}
+STEPS = {"rerank_at": reranked, "score_groups_at": taught, "order_at": listed}
 
 
-@pytest.mark.parametrize(("files", "name"), [(3, "rerank_at"), (200, "rerank_at"), (3, "score_groups_at")])
+@pytest.mark.parametrize(
+    ("files", "name"), [(3, "rerank_at"), (200, "rerank_at"), (3, "score_groups_at"), (3, "order_at")]
+)
 def test_a_killed_run_asks_for_nothing_that_it_was_answered(
     data: Path,
     tmp_path: Path,
@@ -154,6 +172,8 @@ def test_a_killed_run_asks_for_nothing_that_it_was_answered(
 ) -> None:
     """The address fails a third of its calls. The first run is killed while it waits for further answers."""
     monkeypatch.setattr(module, "QUERIES_PER_FILE", files)
+    monkeypatch.setattr(permutations, "WINDOW", 4)
+    monkeypatch.setattr(permutations, "STEP", 2)
     endpoint.fails, endpoint.answers_until = every_third_fails, 5
     arguments = [str(data), str(tmp_path / "out"), asking(endpoint).url, str(files), name]
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT)
@@ -239,6 +259,38 @@ def test_no_groups_behind_a_closed_gate_ask_nothing(data: Path, tmp_path: Path, 
     toy.write_groups(tmp_path / "groups", [])
     assert taught(data, tmp_path / "out", asking(endpoint))["answers"] == 0
     assert pq.read_table(tmp_path / "out" / "groups.parquet").num_rows == endpoint.calls == 0
+
+
+def test_a_language_model_orders_documents_in_windows(
+    data: Path, tmp_path: Path, endpoint: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows of 4 move by 2, from the last of 7 documents to the first. An answer that names only its best document
+    leaves the others as they were."""
+    monkeypatch.setattr(permutations, "WINDOW", 4)
+    monkeypatch.setattr(permutations, "STEP", 2)
+    endpoint.fails = every_third_fails
+    documents, queries = texts(data, "documents"), texts(data, "queries")
+    distinct = list({text: name for name, text in documents.items()}.values())
+    single_queries = {text: query for query, text in queries.items()}.values()  # equal texts would share their windows
+    found = {
+        query: [distinct[(7 * at + 3 * place) % 30] for place in range(10)] for at, query in enumerate(single_queries)
+    }
+    toy.write_ranking(tmp_path / "ranking", found)
+    endpoint.write = lambda order: f"The best is [{order[0]}], not [77]."
+    summary = listed(data, tmp_path / "out", asking(endpoint, "chat/completions"))
+    rows = ranked(tmp_path / "out")
+    for query, ranking in rows.items():
+        order = found[query][:7]
+        for start, stop in ((3, 7), (1, 5), (0, 4)):
+            best = max(order[start:stop], key=lambda name: score(queries[query], documents[name]))
+            order[start:stop] = [best, *(name for name in order[start:stop] if name != best)]
+        assert [name for name, _ in ranking] == [*order, *found[query][7:]]
+        assert [value for _, value in ranking[:7]] == [-place for place in range(7)]
+    assert (summary["answers"], summary["tokens"]) == (3 * len(rows), 3 * len(rows) * TOKENS)
+    assert endpoint.asked_twice == []
+    first = endpoint.bodies[0]
+    assert (first["model"], first["temperature"], len(window(first)[1])) == ("m", 0, 4)
+    assert tiny.kept(tmp_path / "out").keys() == {"ranking.parquet", "usage.json"}
 
 
 def test_documents_with_equal_texts_are_sent_once(data: Path, tmp_path: Path, endpoint: Server) -> None:
