@@ -278,14 +278,16 @@ class Game:
         return retrieval, ranker
 
     def play_round(self, i: int, retriever: Model, ranker: Model, retrieval: Dense) -> tuple[Model, Model, Dense]:
-        """Train both models, and refresh the ranking."""
+        """Train both models, and refresh the ranking. The ranker of a smaller retriever teaches and is not measured, so
+        it is left as it is if a contender teaches."""
         config = self.config
-        if config.order == "released":
+        trains_ranker = not self.prefix or config.teacher is None
+        if trains_ranker and config.order == "released":
             ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
         retriever = self.train_retriever(i, retriever, ranker, retrieval)  # lines 7 to 10
         if config.refreshes_after(i):
             retrieval = self.refresh(f"retriever {i}", retriever, round=i)  # line 11
-        if config.order == "paper":
+        if trains_ranker and config.order == "paper":
             ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
         return retriever, ranker, retrieval
 

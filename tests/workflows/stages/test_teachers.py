@@ -24,7 +24,8 @@ from tests.support.errors import refused
 
 VENDOR = {"rerank_url": "http://localhost:9000/v1/rerank", "key_from": "RERANK_KEY", "model": "rerank-2"}
 LOCAL = {"embedder": "BAAI/bge-small-en-v1.5", "reranker": {"model": "BAAI/bge-reranker-base", "pair_tokens": 300}}
-CONTENDERS = {"vendor": VENDOR, "local": LOCAL, "embedder": {"embedder": "a/b"}}
+CHAT = {"chat_url": "http://localhost:9000/v1/chat/completions"}
+CONTENDERS = {"vendor": VENDOR, "local": LOCAL, "embedder": {"embedder": "a/b"}, "chat": CHAT}
 DISTILLED = {"function": tiny.DISTILLATION, "over": "group"}
 
 
@@ -109,7 +110,8 @@ def test_adapts_models_both_learn_from_the_teacher(tmp_path: Path, beir: Path, e
 
 
 @pytest.mark.parametrize(
-    ("teacher", "code"), [("nobody", "unknown-name"), ("embedder", "no-teacher"), ("vendor", "unused")]
+    ("teacher", "code"),
+    [("nobody", "unknown-name"), ("embedder", "no-teacher"), ("chat", "no-teacher"), ("vendor", "unused")],
 )
 def test_a_teacher_that_cannot_teach_is_refused(
     tmp_path: Path, beir: Path, encoder: Path, teacher: str, code: str
@@ -180,6 +182,17 @@ def test_a_fast_student_learns_in_the_same_phases(tmp_path: Path, beir: Path, en
     assert fast <= {entry["system"] for entry in outcome.results.inputs["selection"].inputs["systems"]}
     toy.started(tmp_path / "start", begun.inputs["config"])
     assert read_json(tmp_path / "start" / "model" / "config.json")["num_hidden_layers"] == 1
+
+
+def test_no_pair_is_paid_for_that_nothing_learns_from(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    """A contender teaches the student, whose ranker is not measured."""
+    tree = {**tiny.adapt(beir, encoder), "contenders": CONTENDERS, "fast": {"layers": 1}}
+    tree["train"] = {**tree["train"], "teacher": "vendor"}
+    nodes = steps(tmp_path, tree).values()
+    taught = [node for node in nodes if node.function is score_groups_at]
+    learnt = {before.fingerprint for node in nodes if node.function is not score_groups_at for before in node.upstream}
+    assert len(taught) > 3
+    assert {node.fingerprint for node in taught} <= learnt
 
 
 def test_no_student_without_training(tmp_path: Path, beir: Path, encoder: Path) -> None:
