@@ -277,11 +277,11 @@ class Game:
             self.control(name, warm_retrieval, warm_ranker)
         return retrieval, ranker
 
-    def play_round(self, i: int, retriever: Model, ranker: Model, retrieval: Dense) -> tuple[Model, Model, Dense]:
-        """Train both models, and refresh the ranking. The ranker of a smaller retriever teaches and is not measured, so
-        it is left as it is if a contender teaches."""
+    def play_round(
+        self, i: int, retriever: Model, ranker: Model, retrieval: Dense, *, trains_ranker: bool = True
+    ) -> tuple[Model, Model, Dense]:
+        """Train both models, or the retriever alone, and refresh the ranking."""
         config = self.config
-        trains_ranker = not self.prefix or config.teacher is None
         if trains_ranker and config.order == "released":
             ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
         retriever = self.train_retriever(i, retriever, ranker, retrieval)  # lines 7 to 10
@@ -294,13 +294,14 @@ class Game:
     @in_phase("fast retriever")
     def play_fast(self, retriever: Model, ranker: Model) -> None:
         """Play the rounds with a smaller retriever, against the last ranker of the game. Only the retriever is
-        measured."""
+        measured. So if a contender teaches, the ranker does not learn."""
         config = self.config.model_copy(update={"other_rerankings": []})
         game = replace(self, config=config, prefix="fast ")
         retriever = game.warm_up_retriever(retriever)
         retrieval = game.refresh("warm retriever", retriever)
+        learns = config.teacher is None
         for i in range(1, config.rounds + 1):
-            retriever, ranker, retrieval = game.play_round(i, retriever, ranker, retrieval)
+            retriever, ranker, retrieval = game.play_round(i, retriever, ranker, retrieval, trains_ranker=learns)
         game.fuse_with_bm25(f"retriever {config.rounds}", retrieval, "ranker", ranker)
 
     def warm_up_retriever(self, start: Model) -> Model:
@@ -416,9 +417,7 @@ class Game:
         """Rerank what a retriever retrieved, or the rankings of another system that contains the retriever, and measure
         it."""
         reranked = self.reranking(system, ranker, retrieval, over)
-        self.results.add(
-            f"{self.prefix}{system}", reranked, seed=self.seed, round=round, queries=self.config.rerank.queries
-        )
+        self.results.add(system, reranked, seed=self.seed, round=round, queries=self.config.rerank.queries)
 
     def reranking(self, label: str, ranker: Model, retrieval: Dense, over: System | None = None) -> Reranked:
         """Return a ranker over what a retriever retrieved, or over another system that contains the retriever."""

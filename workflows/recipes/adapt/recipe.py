@@ -57,7 +57,10 @@ def build(config: Config) -> Outcome:
                 label = seeded(name, seed, config)
                 fused = fused_with_bm25(label, collection, retrieval, config, INTERPOLATED)
                 results.add(name, fused, seed=seed)
-    trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
+    last = f"retriever {config.rounds}"
+    trained = [(f"ranker over {last}", last), (WARM, "start model")]
+    if config.fast is not None:
+        trained.append((f"fast {last}", last))
     latest = {row.name: row for row in results.rows if not is_imported(row)}
     return replace(
         base,
