@@ -248,6 +248,8 @@ class Game:
     seed: int
     prefix: str = ""
     """Beginning of the names of its systems and steps."""
+    teachers: dict[str, Reranking] = field(default_factory=dict)
+    """The contender that teaches, over each retriever's rankings. An address is not asked again for their pairs."""
     judged: list[Step] = field(default_factory=list)
     """Steps with groups that teachers have scored. An address is not asked again for their pairs."""
 
@@ -330,7 +332,7 @@ class Game:
             seed=[self.seed, "warm ranker"],
             config=self.config.ranker.warm,
             inputs=ScreenInputs(vectors=retrieval.vectors),
-            teacher=self.contender("warm teacher", start, retrieval),
+            teacher=self.contender(start, retrieval),
             part="warm-up",
         )
 
@@ -377,7 +379,7 @@ class Game:
             seed=[self.seed, "ranker", i],
             config=self.config.in_round(i, self.config.ranker.game),
             inputs=ScreenInputs(ranker, retrieval.vectors),
-            teacher=self.contender(f"teacher {i}", ranker, retrieval),
+            teacher=self.contender(ranker, retrieval),
         )
 
     def teacher(self, label: str, ranker: Model, retrieval: Dense) -> Reranking:
@@ -385,15 +387,18 @@ class Game:
         reranked = self.reranking(label, ranker, retrieval)
         if self.config.teacher is None:
             return reranked
-        contender = contender_named(self.config.teacher, self.results, self.seed)
-        shared = {key: getattr(reranked, key) for key in ("label", "over", "priors", "fit_on")}
-        return replace(contender, **shared)
+        if retrieval.identity not in self.teachers:
+            contender = contender_named(self.config.teacher, self.results, self.seed)
+            shared = {key: getattr(reranked, key) for key in ("over", "priors", "fit_on")}
+            label, before = f"{contender.label} over {retrieval.label}", (contender, *self.teachers.values())
+            self.teachers[retrieval.identity] = replace(contender, label=label, before=before, **shared)
+        return self.teachers[retrieval.identity]
 
-    def contender(self, label: str, ranker: Model, retrieval: Dense) -> Teacher | None:
+    def contender(self, ranker: Model, retrieval: Dense) -> Teacher | None:
         """Return the contender that teaches in place of a ranker. None if the config names none."""
         if self.config.teacher is None:
             return None
-        return self.teacher_by(self.teacher(label, ranker, retrieval))
+        return self.teacher_by(self.teacher("teacher", ranker, retrieval))
 
     def teacher_by(self, reranking: Reranking) -> Teacher:
         """Return a teacher that scores as a reranking does."""

@@ -7,7 +7,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -44,6 +44,17 @@ USAGE = "usage.json"
 """File with what all answers of a step are counted as. It is written when nothing is left to ask."""
 
 
+class Scored(NamedTuple):
+    """Pairs that an address has scored."""
+
+    queries: np.ndarray
+    """Rows of the queries: (N,)."""
+    documents: np.ndarray
+    """Rows of the documents: (N,)."""
+    scores: Any
+    """Scores: (N,)."""
+
+
 def _refuses(endpoint: Endpoint, machine: Machine) -> None:
     """Refuse an address whose key is not in the environment. Workers on other machines have their own environment."""
     if machine.cluster.address is None:
@@ -61,12 +72,20 @@ def rerank_at(
     endpoint: Endpoint,
     depth: int,
     queries: int | None,
+    before: list[Path],
 ) -> dict[str, Any]:
     """Write the measured queries' ranking with its first documents in the order of the scores at an address, as
-    `rerank` does. One request scores the documents of a query, and of other queries with the same text."""
+    `rerank` does.
+
+    One request scores the documents of a query, and of other queries with the same text. Pairs that the same address
+    has scored for the rankings `before`, to the same depth, are not asked again, and not counted.
+    """
     if not (out / USAGE).exists():
-        lists = ShortLists.read(ranking, data, split, depth=depth, queries=queries)
-        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, ())
+        lists, *earlier = (
+            ShortLists.read(folder, data, split, depth=depth, queries=queries) for folder in (ranking, *before)
+        )
+        known = [Scored(first.queries, first.documents, first.top["score"].to_numpy()) for first in earlier]
+        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, known)
         write(out / "ranking.parquet", lists.reordered(values), RANKING)
         write_json(out / USAGE, {**usage, "queries": len(np.unique(lists.queries))})
     return _finished(out, "pairs.npy", "part-*.npy")
@@ -85,9 +104,9 @@ def score_groups_at(
     """
     if not (out / USAGE).exists():
         unscored = Groups(groups / "groups.parquet", data)
-        earlier = [Groups(folder / "groups.parquet", data) for folder in before]
-        rows = _queries(unscored), unscored.documents
-        values, usage = _scored(out, machine, data, endpoint, *rows, earlier)
+        earlier = (Groups(folder / "groups.parquet", data) for folder in before)
+        known = [Scored(_queries(groups), groups.documents, groups.teacher) for groups in earlier]
+        values, usage = _scored(out, machine, data, endpoint, _queries(unscored), unscored.documents, known)
         write_lists(groups / "groups.parquet", "teacher", values, out / "groups.parquet")
         write_json(out / USAGE, usage)
     return _finished(out, "pairs.npy", "part-*.npy")
@@ -127,23 +146,22 @@ def _scored(
     endpoint: Endpoint,
     queries: np.ndarray,
     documents: np.ndarray,
-    before: Sequence[Groups],
+    before: Sequence[Scored],
     worker: type | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Let an address score pairs of rows (N,). Return fp32 scores (N,), and what the answers are counted as.
 
-    A pair that occurs twice, or that the groups `before` have the score of, is not asked again. If `worker` is None, a
+    A pair that occurs twice, or whose score is among those `before`, is not asked again. If `worker` is None, a
     request scores the documents of a query.
     """
     first, count = _first_with_text(data), rows_in(data / "documents.parquet")
     keys = first[queries] * count + documents
     distinct, places, inverse = np.unique(keys, return_index=True, return_inverse=True)
     values = np.full(len(distinct), np.nan, np.float32)
-    for groups in before:
-        assert groups.teacher is not None
-        keys = first[_queries(groups)] * count + groups.documents
+    for scored in before:
+        keys = first[scored.queries] * count + scored.documents
         matches = np.isin(keys, distinct)
-        values[np.searchsorted(distinct, keys[matches])] = groups.teacher[matches]
+        values[np.searchsorted(distinct, keys[matches])] = scored.scores[matches]
     missing = np.isnan(values)
     pairs = np.stack(np.divmod(distinct[missing], count), 1)
     write_array(out / "pairs.npy", np.column_stack([pairs, places[missing]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparring.components.config import UserError
 from sparring.components.models.endpoints import Endpoint, Price
@@ -119,16 +119,18 @@ class RemoteReranked(Remote, Reranking):
 
     def reranked(self, split: str) -> Step:
         """Rank a split's queries by the scores or the order from the address alone."""
-        return step(
-            f"{self.label} ({split})",
-            order_at if self.by_prompt else rerank_at,
-            data=self.data,
-            ranking=self.over.ranking(split),
-            split=split,
-            endpoint=self.endpoint,
-            depth=self.depth.depth,
-            queries=self.depth.queries,
-        )
+        inputs: dict[str, Any] = {
+            "data": self.data,
+            "ranking": self.over.ranking(split),
+            "split": split,
+            "endpoint": self.endpoint,
+            "depth": self.depth.depth,
+            "queries": self.depth.queries,
+        }
+        label = f"{self.label} ({split})"
+        if self.by_prompt:
+            return step(label, order_at, **inputs)
+        return step(label, rerank_at, **inputs, before=[reranking.reranked(split) for reranking in self.before])
 
     def judged(self, label: str, groups: Step, config: ScoreConfig, before: Sequence[Step]) -> Step:
         """Return the step that adds the scores at the address alone to groups. Pairs that a step of `before` has scored

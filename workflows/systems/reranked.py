@@ -46,6 +46,8 @@ class Reranking(System):
     """Split that fits the weights and decides on gates."""
     with_split: bool = True
     """True if labels of steps name the split."""
+    before: tuple["Reranking", ...] = ()
+    """Earlier rerankings by the same reranker, whose scores need not be paid for again."""
 
     expense = 4
 

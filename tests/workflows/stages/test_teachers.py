@@ -50,7 +50,7 @@ def test_a_contender_teaches_in_place_of_the_ranker(tmp_path: Path, beir: Path, 
     reranker = built["local reranker"]
     judged = built["retriever 1"].inputs["rows"]
     assert (judged.function, judged.inputs["ranker"]) == (score_groups, reranker)
-    order = built["teacher 1 gate"].inputs["reranked"]
+    order = built["local over warm retriever gate"].inputs["reranked"]
     assert (order.function, order.inputs["ranker"]) == (rerank, reranker)
     assert same(order.inputs["ranking"], built["warm retriever ranking (dev)"])
     assert built["warm ranker"].inputs["rows"].description.makes == "groups"  # no loss of the ranker's reads a teacher
@@ -67,6 +67,17 @@ def test_an_address_teaches_both_models_and_is_asked_once_for_a_pair(tmp_path: P
         ]
         assert {node.function for node in scored} == {score_groups_at}
         assert [node.inputs["before"] for node in scored] == [[], scored[:1], scored[:2]]
+
+
+def test_rerankings_that_decide_on_rounds_are_asked_once_for_a_pair(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    """Each knows what the contender's own row and the rounds before it have paid for."""
+    built = steps(tmp_path, ar2(beir, encoder, teacher="vendor", rounds=2, gate={"level": 1.0}))
+    names = ("warm retriever", "retriever 1")
+    first, second = (built[f"vendor over {name} gate"].inputs["reranked"] for name in names)
+    (own,) = first.inputs["before"]
+    assert same(own, built["vendor (dev)"])
+    assert all(map(same, second.inputs["before"], [own, first]))
+    assert len(second.inputs["before"]) == 2
 
 
 def test_scores_of_a_contender_are_weighted_with_the_priors(tmp_path: Path, beir: Path, encoder: Path) -> None:

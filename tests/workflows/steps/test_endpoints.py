@@ -62,7 +62,7 @@ def found(data: Path, tmp_path: Path) -> dict[str, list[str]]:
 
 def reranked(data: Path, out: Path, endpoint: Endpoint, **options: Any) -> dict[str, Any]:
     out.mkdir(exist_ok=True)
-    options = {"split": "train", "depth": 6, "queries": None, **options}
+    options = {"split": "train", "depth": 6, "queries": None, "before": [], **options}
     return rerank_at(out, toy.INLINE, data=data, ranking=out.parent / "ranking", endpoint=endpoint, **options)
 
 
@@ -255,6 +255,18 @@ def test_pairs_of_earlier_groups_are_not_asked_again(
     assert (third["answers"], third["pairs"], endpoint.calls) == (0, 0, calls)
 
 
+def test_pairs_of_earlier_rankings_are_not_asked_again(
+    data: Path, tmp_path: Path, found: dict[str, list[str]], endpoint: Server
+) -> None:
+    reranked(data, tmp_path / "first", asking(endpoint), depth=4)
+    toy.write_ranking(tmp_path / "ranking", {query: names[2:] + names[:2] for query, names in found.items()})
+    expected = reranked(data, tmp_path / "whole", asking(endpoint), depth=4)
+    endpoint.answered.clear()
+    summary = reranked(data, tmp_path / "second", asking(endpoint), depth=4, before=[tmp_path / "first"])
+    assert summary["pairs"] == len(endpoint.answered) < expected["pairs"]
+    assert ranked(tmp_path / "second") == ranked(tmp_path / "whole")
+
+
 def test_no_groups_behind_a_closed_gate_ask_nothing(data: Path, tmp_path: Path, endpoint: Server) -> None:
     toy.write_groups(tmp_path / "groups", [])
     assert taught(data, tmp_path / "out", asking(endpoint))["answers"] == 0
@@ -346,7 +358,14 @@ def test_how_to_ask_is_no_identity_and_the_key_is_nowhere(
 ) -> None:
     def node(**keys: Any) -> str:
         wanted = Endpoint(url="http://a.example/v1/rerank", **keys)
-        inputs: dict[str, Any] = {"data": None, "ranking": None, "split": "test", "depth": 1, "queries": None}
+        inputs: dict[str, Any] = {
+            "data": None,
+            "ranking": None,
+            "split": "test",
+            "depth": 1,
+            "queries": None,
+            "before": [],
+        }
         return step("x", rerank_at, **inputs, endpoint=wanted).fingerprint
 
     assert node() == node(key_from="A", requests_per_second=2, requests_at_once=1)
