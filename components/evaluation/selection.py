@@ -16,7 +16,7 @@ Kind = Literal["all", "untrained"]
 
 
 def selected(
-    values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], costs: Mapping[str, int] | None = None
+    values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], costs: Mapping[str, float] | None = None
 ) -> Json:
     """Select the best trained system, and the best untrained system as its baseline.
 
@@ -71,7 +71,7 @@ def standard_error(values: np.ndarray) -> float | None:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
-def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, int]) -> str:
+def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, float]) -> str:
     """Take the systems that are within one standard error of the best. Return the best of those that cost no more than
     the cheapest of them (the rule of one standard error: Breiman et al., 1984, 3.4.3). The error is that of the paired
     difference.

@@ -52,7 +52,14 @@ class Dense(System):
     """Ending of its rankings' names, which tells it from other searches of the same vectors."""
 
     stage = "dense"
-    expense = 2
+
+    @property
+    def expense(self) -> float:  # type: ignore[override]
+        """2, or less for a model that is cut to some of its layers: the fewer, the less."""
+        layers = getattr(self.model.begun.inputs.get("config"), "layers", None)
+        if layers is None:
+            return 2
+        return 2 - 1 / (1 + (layers if isinstance(layers, int) else len(layers)))
 
     @property
     def searched_vectors(self) -> Step:

@@ -157,7 +157,7 @@ def cost_of(row: Row) -> SystemCost:
     return SystemCost(system=row.name, **vars(row.system.cost(row.split)))
 
 
-def levels(rows: Iterable[Row]) -> dict[str, int]:
+def levels(rows: Iterable[Row]) -> dict[str, float]:
     """Rank systems by expense, by name: first those without training, then by their kind. Systems with imported
     rankings are left out."""
     return {
@@ -193,7 +193,7 @@ class Outcome:
     parts: Parts | None = None
     """For averages over the collections: by collection, the whole that it is a part of, or None for a collection that
     does not count. If None, there are no averages."""
-    levels: Mapping[str, int] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
     """Rank of each system's expense, by name, if one system is chosen to be deployed."""
     unmeasured: str = ""
     """If nothing can be measured: what was made, and why its quality is unknown."""

@@ -190,7 +190,9 @@ def test_a_fast_student_learns_in_the_same_phases(tmp_path: Path, beir: Path, en
     outcome = loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome
     fast = {"fast warm retriever", "fast retriever 1", "BM25 + fast retriever 1, interpolated"}
     assert {row.name for row in outcome.rows if "fast" in row.name} == fast
-    assert fast <= {entry["system"] for entry in outcome.results.inputs["selection"].inputs["systems"]}
+    entries = {entry["system"]: entry["cost"] for entry in outcome.results.inputs["selection"].inputs["systems"]}
+    assert fast <= entries.keys()
+    assert entries["BM25"] < entries["start model"] < entries["fast retriever 1"] < entries["retriever 1"]
     toy.started(tmp_path / "start", begun.inputs["config"])
     assert read_json(tmp_path / "start" / "model" / "config.json")["num_hidden_layers"] == 1
 
