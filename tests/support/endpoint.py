@@ -77,9 +77,9 @@ def _pairs(body: dict[str, Any]) -> list[tuple[str, str]]:
 
 def window(body: dict[str, Any]) -> tuple[str, list[str]]:
     """The query and the documents of a conversation."""
-    said = [message["content"] for message in body["messages"]]
-    query = said[-1].removeprefix("Search Query: ").partition(". \n")[0]
-    return query, [text.partition("] ")[2] for text in said[3:-1:2]]
+    contents = [message["content"] for message in body["messages"]]
+    query = contents[-1].removeprefix("Search Query: ").partition(". \n")[0]
+    return query, [text.partition("] ")[2] for text in contents[3:-1:2]]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -84,8 +84,8 @@ def rerank_at(
         lists, *earlier = (
             ShortLists.read(folder, data, split, depth=depth, queries=queries) for folder in (ranking, *before)
         )
-        known = [Scored(first.queries, first.documents, first.top["score"].to_numpy()) for first in earlier]
-        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, known)
+        earlier_scores = [Scored(first.queries, first.documents, first.top["score"].to_numpy()) for first in earlier]
+        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, earlier_scores)
         write(out / "ranking.parquet", lists.reordered(values), RANKING)
         write_json(out / USAGE, {**usage, "queries": len(np.unique(lists.queries))})
     return _finished(out, "pairs.npy", "part-*.npy")
@@ -105,8 +105,8 @@ def score_groups_at(
     if not (out / USAGE).exists():
         unscored = Groups(groups / "groups.parquet", data)
         earlier = (Groups(folder / "groups.parquet", data) for folder in before)
-        known = [Scored(_queries(groups), groups.documents, groups.teacher) for groups in earlier]
-        values, usage = _scored(out, machine, data, endpoint, _queries(unscored), unscored.documents, known)
+        earlier_scores = [Scored(_queries(groups), groups.documents, groups.teacher) for groups in earlier]
+        values, usage = _scored(out, machine, data, endpoint, _queries(unscored), unscored.documents, earlier_scores)
         write_lists(groups / "groups.parquet", "teacher", values, out / "groups.parquet")
         write_json(out / USAGE, usage)
     return _finished(out, "pairs.npy", "part-*.npy")

@@ -74,9 +74,9 @@ def test_rerankings_that_decide_on_rounds_are_asked_once_for_a_pair(tmp_path: Pa
     built = steps(tmp_path, ar2(beir, encoder, teacher="vendor", rounds=2, gate={"level": 1.0}))
     names = ("warm retriever", "retriever 1")
     first, second = (built[f"vendor over {name} gate"].inputs["reranked"] for name in names)
-    (own,) = first.inputs["before"]
-    assert same(own, built["vendor (dev)"])
-    assert all(map(same, second.inputs["before"], [own, first]))
+    (row,) = first.inputs["before"]
+    assert same(row, built["vendor (dev)"])
+    assert all(map(same, second.inputs["before"], [row, first]))
     assert len(second.inputs["before"]) == 2
 
 

@@ -75,12 +75,12 @@ def groups(data: Path, tmp_path: Path) -> list[dict[str, Any]]:
         {
             "query_id": query,
             "visit": 0,
-            "doc_ids": [documents[(3 * at + place) % 40] for place in range(first, first + 4)],
+            "doc_ids": [documents[(3 * number + place) % 40] for place in range(first, first + 4)],
             "targets": [1.0, 0.0, 0.0, 0.0],
             "teacher": None,
         }
         for first in (0, 2)
-        for at, query in enumerate(table["query_id"].to_pylist())
+        for number, query in enumerate(table["query_id"].to_pylist())
     ]
     toy.write_groups(tmp_path / "groups", rows)
     return rows
@@ -239,13 +239,13 @@ def test_pairs_of_earlier_groups_are_not_asked_again(
         folder.mkdir()
         toy.write_groups(folder / "groups", rows)
     taught(data, first / "out", asking(endpoint))
-    known = set(endpoint.answered)
+    answered = set(endpoint.answered)
     summary = taught(data, second / "out", asking(endpoint), first / "out")
     assert endpoint.asked_twice == []
     scores = scores_of(data, groups[half:])
-    assert scores.keys() & known
-    assert set(endpoint.answered) - known == scores.keys() - known
-    assert summary["answers"] == len({query for query, _ in scores.keys() - known})
+    assert scores.keys() & answered
+    assert set(endpoint.answered) - answered == scores.keys() - answered
+    assert summary["answers"] == len({query for query, _ in scores.keys() - answered})
     documents, queries = texts(data, "documents"), texts(data, "queries")
     for row in pq.read_table(second / "out" / "groups.parquet").to_pylist():
         expected = [scores[queries[row["query_id"]], documents[name]] for name in row["doc_ids"]]
@@ -284,19 +284,20 @@ def test_a_language_model_orders_documents_in_windows(
     documents, queries = texts(data, "documents"), texts(data, "queries")
     distinct = list({text: name for name, text in documents.items()}.values())
     single_queries = {text: query for query, text in queries.items()}.values()  # equal texts would share their windows
-    found = {
-        query: [distinct[(7 * at + 3 * place) % 30] for place in range(10)] for at, query in enumerate(single_queries)
+    lists = {
+        query: [distinct[(7 * number + 3 * place) % 30] for place in range(10)]
+        for number, query in enumerate(single_queries)
     }
-    toy.write_ranking(tmp_path / "ranking", found)
+    toy.write_ranking(tmp_path / "ranking", lists)
     endpoint.write = lambda order: f"The best is [{order[0]}], not [77]."
     summary = listed(data, tmp_path / "out", asking(endpoint, "chat/completions"))
     rows = ranked(tmp_path / "out")
     for query, ranking in rows.items():
-        order = found[query][:7]
+        order = lists[query][:7]
         for start, stop in ((3, 7), (1, 5), (0, 4)):
             best = max(order[start:stop], key=lambda name: score(queries[query], documents[name]))
             order[start:stop] = [best, *(name for name in order[start:stop] if name != best)]
-        assert [name for name, _ in ranking] == [*order, *found[query][7:]]
+        assert [name for name, _ in ranking] == [*order, *lists[query][7:]]
         assert [value for _, value in ranking[:7]] == [-place for place in range(7)]
     assert (summary["answers"], summary["tokens"]) == (3 * len(rows), 3 * len(rows) * TOKENS)
     assert endpoint.asked_twice == []
