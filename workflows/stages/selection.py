@@ -39,7 +39,9 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
     if evaluate.select_by is None:
         reason = "no measure of evaluate.measures is by judgements"
         return _led(outcome, f"{reason}, so weights of fusions are the defaults too")
-    return _led(outcome, _selection(outcome, evaluate.select, evaluate.select_by))
+    selection = _selection(outcome, evaluate.select, evaluate.select_by)
+    early = [_led(before, _among(before, selection)) for before in outcome.early]
+    return replace(_led(outcome, selection), early=early)
 
 
 @in_phase(EVALUATION)
@@ -65,15 +67,27 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
     measured = {node.fingerprint: node.label for node in graph([outcome.results])}
     taken = set(measured.values())
     nodes = [node for node in graph([selection]) if node.fingerprint not in measured]
-    return relabelled(
-        selection,
-        {node.fingerprint: f"{node.label} ({split})" for node in nodes if node.label in taken},
-        {node.fingerprint: EVALUATION for node in nodes},
-    )
+    phases = {node.fingerprint: EVALUATION for node in nodes}
+    for before in reversed(outcome.early):  # what an early outcome needs is made in its phase
+        for node in graph([_among(before, selection)])[:-1]:
+            if node.fingerprint in phases:
+                phases[node.fingerprint] = before.results.phase
+    labels = {node.fingerprint: f"{node.label} ({split})" for node in nodes if node.label in taken}
+    return relabelled(selection, labels, phases)
 
 
-@in_phase(EVALUATION)
+def _among(early: Outcome, selection: Step) -> Step:
+    """Select among the systems of an early outcome, as a whole run's selection does."""
+    assert early.interim is not None
+    rows = {(row.name, row.seed) for row in early.rows}
+    systems = [entry for entry in selection.inputs["systems"] if (entry["system"], entry["seed"]) in rows]
+    inputs = {**selection.inputs, "systems": systems}
+    label = f"{selection.label} {early.interim.moment}"
+    return replace(step(label, selection.function, **inputs), phase=early.results.phase)
+
+
 def _led(outcome: Outcome, selection: Step | str) -> Outcome:
     """Add the selection to the results, or the reason why there is none."""
     node = outcome.results
-    return replace(outcome, results=step(node.label, node.function, **{**node.inputs, "selection": selection}))
+    results = step(node.label, node.function, **{**node.inputs, "selection": selection})
+    return replace(outcome, results=replace(results, phase=node.phase))

@@ -9,6 +9,7 @@ from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.early import with_early
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import by_neighbours, fused_with_bm25, refresh
@@ -58,13 +59,15 @@ def build(config: Config) -> Outcome:
                 results.add(name, fused, seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {row.name: row for row in results.rows if not is_imported(row)}
-    return replace(
+    comparisons = [*(trained if config.train else []), ("start model", "BM25")]
+    outcome = replace(
         base,
-        results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
+        results=results.gather(comparisons),
         rows=results.rows,
         costs=tuple(cost_of(row) for row in latest.values()),
         levels=levels(results.rows),
     )
+    return with_early(outcome, results, comparisons)
 
 
 def _untrained(config: Config) -> Outcome:
