@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -93,6 +93,35 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, in
 
     enough = min(cost for name, cost in costs.items() if near(name))
     return max((name for name, cost in costs.items() if cost <= enough), key=lambda name: means[name].mean())
+
+
+class Replaced(NamedTuple):
+    """Differences from the chosen system on the selection queries at which a further system replaces it."""
+
+    dearer: float
+    """Least difference of a system that costs more."""
+    cheaper: float
+    """Least difference of a system that costs less. It is negative if such a system may be worse."""
+
+
+def replaced_at(selection: Json) -> Replaced | None:
+    """Tell how good a further system must be, so that the rule of one standard error takes it for the chosen one.
+
+    The standard error of the difference from a system that is not measured yet is unknown. The median of those between
+    the measured candidates and the best of them stands for it. None if no system was chosen, or if no two candidates
+    differ.
+
+    >>> values = {"BM25": [np.array([0.0, 0.5, 1.0])], "dense": [np.array([0.5, 1.0, 1.0])]}
+    >>> selection = selected(values, {"BM25": False, "dense": False}, {"BM25": 0, "dense": 1})
+    >>> selection["deploy"], [round(difference, 3) for difference in replaced_at(selection)]
+    ('dense', [0.167, -0.167])
+    """
+    candidates = {candidate["system"]: candidate for candidate in selection["candidates"]}
+    errors = [candidate["behind_error"] for candidate in candidates.values() if candidate["behind_error"]]
+    if selection.get("deploy") is None or not errors:
+        return None
+    error, behind = float(np.median(errors)), candidates[selection["deploy"]]["behind"]
+    return Replaced(dearer=max(behind, error), cheaper=behind - error)
 
 
 def best_of(selection: Json, kind: Kind) -> str:

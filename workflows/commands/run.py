@@ -19,6 +19,7 @@ from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import located, program
 from sparring.workflows.quantities import duration
+from sparring.workflows.report.early import EarlyVerdicts
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.report.timeline import timeline, where
@@ -88,6 +89,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
         waits, scores = list[float](), Scores(experiment.outcome.rows, store)
+        verdicts = EarlyVerdicts(experiment, store, expected)
         _say_before(scores, waiting, graph(wanted))
         executed = set[str]()
         if machine is not None:
@@ -97,9 +99,9 @@ def run_one(arguments: argparse.Namespace) -> None:
                 machine,
                 tracker,
                 expected,
-                first=scores.steps.keys(),
+                first=_first(experiment, scores),
                 on_waited=waits.append,
-                on_done=scores.after,
+                on_done=lambda node: [*scores.after(node), *verdicts.after(node)],
             )
         folder.link()
         if arguments.until is not None:
@@ -121,6 +123,12 @@ def run_one(arguments: argparse.Namespace) -> None:
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected, seconds)}")
     print("\n".join(["", *_next(arguments, experiment, store, folder.page)]))
+
+
+def _first(experiment: Experiment, scores: Scores) -> set[str]:
+    """Return the fingerprints of steps that somebody waits for: those that measure, and all of the first verdict."""
+    early = graph([outcome.results for outcome in experiment.outcome.early[:1]])
+    return {*scores.steps, *(node.fingerprint for node in early)}
 
 
 def _say_before(scores: Scores, waiting: list[Step], steps: list[Step]) -> None:

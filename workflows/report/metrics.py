@@ -12,7 +12,7 @@ from sparring.workflows.report.sections.sizes import sizes
 from sparring.workflows.report.verdict import verdict_of
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import Row, SystemCost
+from sparring.workflows.systems.rows import Interim, Row, SystemCost
 
 METRICS = "metrics.json"
 
@@ -26,12 +26,13 @@ def metrics_of(
     costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",
+    interim: Interim | None = None,
 ) -> Json:
     """Return the content of `metrics.json`.
 
     It has the rows, means, comparisons and the leading comparison of the step `results`, and the time of every finished
     step. Optional keys are the `notes` of steps, tables of `sizes`, a paper's `expected` numbers, and `unmeasured`, the
-    reason why there are no rows. `verdict` is None if nothing was compared.
+    reason why there are no rows. `verdict` is None if nothing was compared. `interim` is the place of an early outcome.
     """
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
@@ -56,7 +57,7 @@ def metrics_of(
     if expected is not None:
         further = numbers(expected, systems, costs, steps, store, metrics["rows"])
         metrics["expected"] = expected.beside([*metrics["means"], *further])
-    verdict = verdict_of(metrics, systems, spent_by(systems, costs), store, results)
+    verdict = verdict_of(metrics, systems, spent_by(systems, costs), store, results, interim)
     return {**metrics, "verdict": None if verdict is None else verdict.json}
 
 

@@ -30,7 +30,7 @@ from sparring.workflows.report.sections.steps import run_steps
 from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import Row, SystemCost
+from sparring.workflows.systems.rows import Interim, Row, SystemCost
 
 GAME = (
     "A retriever finds documents for a query in the whole collection. A ranker reads the query together with each "
@@ -54,16 +54,17 @@ def write(
     costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",
+    interim: Interim | None = None,
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures of `systems`; None, or unfinished, if there are none yet.
     `executed` are the fingerprints of the steps that ran just now. `note` is what a reader must know about the start
     model. `costs` are the costs that a recipe states, by default those of its systems. `expected` are the numbers of a
-    paper. `unmeasured` says why nothing can be measured.
+    paper. `unmeasured` says why nothing can be measured. `interim` is the place of an early outcome in its run.
     """
     steps = finished_steps(wanted, store)
-    metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
+    metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured, interim)
     pair = (metrics["verdict"] or {}).get("comparison")
     compared = None if pair is None else (pair["system"], pair["baseline"])
     timed = list(costs_of(spent_by(systems, costs), store, metrics["rows"]))

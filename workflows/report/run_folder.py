@@ -133,6 +133,7 @@ class RunFolder:
             costs=outcome.costs,
             expected=self._experiment.expected,
             unmeasured=outcome.unmeasured,
+            interim=outcome.interim,
         )
 
     def _computed(self, executed: Collection[str]) -> Json:
@@ -147,6 +148,7 @@ class RunFolder:
             outcome.costs,
             self._experiment.expected,
             outcome.unmeasured,
+            outcome.interim,
         )
 
     def _written(self, metrics: Json) -> Json | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
+from sparring.components.config import listing
 from sparring.components.evaluation.measures import within
 from sparring.components.evaluation.result_table import (
     BETTER,
@@ -21,6 +22,7 @@ from sparring.components.evaluation.result_table import (
     p_text,
     unsigned,
 )
+from sparring.components.evaluation.selection import replaced_at
 from sparring.components.evaluation.significance import THE_METHOD, sample_factor
 from sparring.workflows.quantities import size
 from sparring.workflows.report.finished import Json
@@ -28,10 +30,12 @@ from sparring.workflows.report.sections.choice import choice
 from sparring.workflows.report.sections.costs import SEARCHED, costs
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import Row, SystemCost, is_imported
+from sparring.workflows.systems.rows import Interim, Row, SystemCost, is_imported
 from sparring.workflows.systems.system import Computed
 
 BM25 = "BM25"
+MISSING = 4
+"""Number of missing systems that an early verdict names."""
 MOST_TIMES = 100
 """If a difference would take more than so many times as many queries to become clear, no number is given."""
 UNTRAINED = (
@@ -112,6 +116,15 @@ class Verdict:
     selection_values: Mapping[str, float] = field(default_factory=dict)
     """Value of each candidate on the selection queries, the best first."""
     why_unselected: str = ""
+    moment: str = ""
+    """Moment of the run that the verdict is of: `after warm ranker`. Empty if the run is finished."""
+    missing: Sequence[str] = ()
+    """Systems that the run measures after that moment."""
+    dearer: float | None = None
+    """Difference on the selection queries from which a missing system that costs more is chosen in place of `chosen`.
+    None if no such system is missing, or if the difference is unknown."""
+    cheaper: float | None = None
+    """The same for a missing system that costs less. Often negative: it may be a little worse."""
     anything_trained: bool = False
     updates: Sequence[int] = ()
     """Distinct lengths of the run's trainings."""
@@ -129,14 +142,33 @@ class Verdict:
 
     @property
     def json(self) -> Json:
-        """The verdict as `metrics.json` has it: its numbers, sentences and details."""
-        return {**asdict(self), "sentences": self.sentences, "details": self.details}
+        """The verdict as `metrics.json` has it: its numbers, and all sentences."""
+        return {**asdict(self), "sentences": self.sentences, "early": self.early, "details": self.details}
 
     @property
     def sentences(self) -> list[str]:
         """The verdict in words: the system, its value and the comparisons, then its cost, and what would be clearer."""
         spoken = [self._headline, self._compared, *map(self._against_imported, self.imported), self._cost, self._next]
         return [sentence for sentence in spoken if sentence]
+
+    @property
+    def early(self) -> list[str]:
+        """Sentences on an early verdict: what is missing, and what would change the choice. Empty for a finished
+        run."""
+        if not self.moment:
+            return []
+        named = listing(map(in_prose, self.missing[:MISSING]))
+        more = f" and {len(self.missing) - MISSING} more" if len(self.missing) > MISSING else ""
+        sentences = [f"This verdict is early: it is from {self.moment}. Not measured yet: {named}{more}."]
+        name, queries = in_prose(self.chosen or self.system), f"on the {self.selected_on} queries"
+        if self.dearer is not None:
+            gain = f"about {unsigned(self.dearer)} more {self.measure} {queries}"
+            sentences.append(f"A system that costs more than {name} must have {gain} to replace it.")
+        if self.cheaper is not None:
+            word, needed = ("less", "at most") if self.cheaper <= 0 else ("more", "at least")
+            number = f"{needed} about {unsigned(abs(self.cheaper))} {word}"
+            sentences.append(f"A system that costs less replaces it with {number}.")
+        return sentences
 
     def __str__(self) -> str:
         return " ".join(self.sentences)
@@ -337,11 +369,12 @@ def verdict_of(
     spent: Sequence[SystemCost] = (),
     store: Store | None = None,
     results: Step | None = None,
+    interim: Interim | None = None,
 ) -> Verdict | None:
     """Return the verdict on measured systems. None if nothing was compared or chosen.
 
     `metrics` has the rows, means, comparisons and the leading comparison of the step `results`. `spent` are the costs
-    of systems, with artifacts in the store.
+    of systems, with artifacts in the store. `interim` is the place of an early outcome in its run.
     """
     lead = metrics["leading"] or {}
     chosen = lead.get("deploy")
@@ -380,7 +413,24 @@ def verdict_of(
         trained=any(row.trained for row in systems if row.name == subject),
         anything_trained=any(row.trained for row in systems),
         **({} if store is None else _artifacts(subject, metrics, systems, spent, store, results)),
+        **({} if store is None or interim is None else _early(interim, results, store)),
     )
+
+
+def _early(interim: Interim, results: Step | None, store: Store) -> Json:
+    """Return what a verdict takes from the place of an early outcome, and from its selection."""
+    values: Json = {"moment": interim.moment, "missing": list(interim.missing)}
+    selection = choice(results, store)
+    differences = None if selection is None else replaced_at(selection)
+    if results is None or selection is None or differences is None:
+        return values
+    entries = results.inputs["selection"].inputs["systems"]
+    level = next(entry["cost"] for entry in entries if entry["system"] == selection["deploy"])
+    if any(missing > level for missing in interim.missing.values()):
+        values["dearer"] = differences.dearer
+    if any(missing < level for missing in interim.missing.values()):
+        values["cheaper"] = differences.cheaper
+    return values
 
 
 def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Comparison:

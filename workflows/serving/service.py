@@ -42,6 +42,8 @@ class Checked(NamedTuple):
     """Identity of the served systems. Equal for equal files."""
     folder: Path
     """Folder of the service's file and its marks."""
+    moment: str = ""
+    """Moment of an unfinished run whose verdict chose the default system."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class Served:
         row = deployable.asked(experiment.outcome, store)
         default = row.name if row is not None and row.name in plans else list(plans)[-1]
         default = self.names[0] if self.names else default
-        return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run)
+        interim = experiment.outcome.newest(store).interim
+        moment = "" if interim is None else interim.moment
+        return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run, moment)
 
     def open(self) -> Answering:
         """Open all models and indexes. This takes seconds, and memory until the process ends."""

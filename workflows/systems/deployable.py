@@ -125,8 +125,9 @@ def count(table: Path) -> int:
 
 
 def asked(outcome: Outcome, store: Store) -> Row | None:
-    """Find the system that answers if none is named: `DEFAULT`. In an unfinished run it is a measured system of the
-    last retriever. None if no measured system answers new queries."""
+    """Find the system that answers if none is named: `DEFAULT`. An unfinished run has it from its newest early outcome,
+    or else from the measured systems of the last retriever. None if no measured system answers new queries."""
+    outcome = outcome.newest(store)
     with suppress(UserError):
         if store.is_done(outcome.results):
             return _first(_recommended(outcome, store), store, Deployment.of_row)
@@ -137,8 +138,8 @@ def asked(outcome: Outcome, store: Store) -> Row | None:
 
 def exported(outcome: Outcome, store: Store) -> Row:
     """Find the system that is exported if none is named: the one that answers, or the next best one that a folder can
-    hold. UserError if there is none. The run is finished."""
-    return _first(_recommended(outcome, store), store, of_folder)
+    hold. UserError if there is none. The run is finished, or has an early outcome."""
+    return _first(_recommended(outcome.newest(store), store), store, of_folder)
 
 
 def of_folder(row: Row) -> Deployment:
