@@ -166,12 +166,18 @@ def _on_node(need: Need, site: Site) -> float:
 
 
 def works(
-    nodes: Iterable[Step], site: Site, store: Store, assumed: Mapping[str, float], *, seconds: float
+    nodes: Iterable[Step],
+    site: Site,
+    store: Store | None,
+    assumed: Mapping[str, float],
+    *,
+    seconds: float,
+    cache: dict[str, sizes.Collection] | None = None,
 ) -> tuple[dict[str, Work | None], list[sizes.Collection]]:
     """Describe the work of steps, inputs first, by their fingerprints; and size the collections. Sources are read for
-    so many seconds."""
+    so many seconds, unless `cache` has their sizes. Without a store no step is finished."""
     described, artifacts = dict[str, Work | None](), dict[str, Any]()
-    collections, cache = list[sizes.Collection](), dict[str, sizes.Collection]()
+    collections, cache = list[sizes.Collection](), {} if cache is None else cache
     for node in nodes:
 
         def value(bound: Any, node: Step = node) -> Any:
@@ -179,8 +185,8 @@ def works(
                 return artifacts[bound.fingerprint]
             if not isinstance(bound, Source):
                 return bound
-            record = store.record(node) if "documents" not in assumed else None
-            finished = finished_sizes(record, store.path(node)) if record is not None else None
+            record = store.record(node) if store is not None and "documents" not in assumed else None
+            finished = finished_sizes(record, store.path(node)) if store is not None and record is not None else None
             read = assume(finished, assumed) if finished else source_sizes(bound, assumed, seconds, cache)
             collections.append(read)
             return read

@@ -159,7 +159,7 @@ class Verdict:
             return []
         named = listing(map(in_prose, self.missing[:MISSING]))
         more = f" and {len(self.missing) - MISSING} more" if len(self.missing) > MISSING else ""
-        sentences = [f"This verdict is early: it is from {self.moment}. Not measured yet: {named}{more}."]
+        sentences = [f"This verdict is early ({self.moment}). Not measured yet: {named}{more}."]
         name, queries = in_prose(self.chosen or self.system), f"on the {self.selected_on} queries"
         if self.dearer is not None:
             gain = f"about {unsigned(self.dearer)} more {self.measure} {queries}"

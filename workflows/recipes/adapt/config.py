@@ -10,6 +10,7 @@ from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.components.retrieval.prior import PriorConfig
 from sparring.components.sources.survey import Survey
+from sparring.workflows.stages.budget import TimedBudgetConfig
 from sparring.workflows.stages.config import RetrievalConfig
 from sparring.workflows.steps.choose_neighbours import TrialsConfig
 from sparring.workflows.steps.score import RerankConfig
@@ -100,6 +101,27 @@ def _over(defaults: dict[str, Any], value: Any) -> Any:
     return {**defaults, **value} if isinstance(value, dict) else value
 
 
+class Change(Part):
+    """A value that gave way to the budget."""
+
+    key: str
+    """The value's key in the config."""
+    value: Any
+    reason: str
+
+
+class Shape(Part):
+    """The values of a config that gave way, so that the run fits into its hours."""
+
+    of: str
+    """Digest of the config before."""
+    changes: list[Change]
+    seconds: float
+    """Expected time of the run, in seconds."""
+    fits: bool
+    """True if the expected time is within the budget."""
+
+
 class Config(RetrievalConfig):
     """A collection, and the numbers of an experiment on it. Open values are resolved (`defaults.py`), so that the
     experiment and its identity hold plain numbers."""
@@ -139,6 +161,10 @@ class Config(RetrievalConfig):
     """A retriever that learns from the documents alone, as a further candidate: the start model after a training on
     pairs made of documents. Null adds it if the collection is large and judgements are few, or if there are none. False
     leaves it out."""
+    budget: TimedBudgetConfig | None = Field(None, exclude_if=lambda budget: budget is None)
+    """Limits. If null, only the default of `hours` holds."""
+    shape: Shape | None = Field(None, exclude_if=lambda shape: shape is None)
+    """Values that gave way to the budget when this config was resolved. `plan` and `run` fill it in."""
     survey: Survey | None = None
     """Survey of the collection, made when this config was resolved. `plan` and `run` fill it in."""
 

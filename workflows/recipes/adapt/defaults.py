@@ -22,6 +22,7 @@ from sparring.components.models.capabilities import (
 from sparring.components.models.configs import MODULES, PAIR, locate_model
 from sparring.components.sources.base import HoldOut
 from sparring.components.sources.survey import Survey, relevant_documents, survey
+from sparring.workflows.recipes.adapt.budget import within_hours
 from sparring.workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
 from sparring.workflows.stages.config import Default
 
@@ -62,12 +63,19 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
 
     The collection is surveyed once. An earlier survey of the same declared source holds even if the files are missing,
     unless it could not count tokens and this run can. If there is no survey and no collection, the numbers suit no
-    collection in particular. A resolved config resolves to itself. UserError if the collection offers nothing to
-    compare systems by.
+    collection in particular. Then values give way until the run fits into the hours of its budget (`budget.py`), which
+    an earlier run of the same config has settled. A resolved config resolves to itself. UserError if the collection
+    offers nothing to compare systems by.
     """
     findings = _found(config, previous)
     resolving = _Resolving(config, findings)
-    return resolving.resolved().model_copy(update={"survey": findings}), resolving.defaults
+    resolved = resolving.resolved().model_copy(update={"survey": findings})
+    if findings is None or config.data.missing() or config.shape is not None:
+        return resolved, resolving.defaults
+    counts = resolved.data.counts(findings.queries)
+    shaped, changes = within_hours(resolved, config, counts, previous)
+    replaced = {change.key for change in changes}
+    return shaped, [*(default for default in resolving.defaults if default.key not in replaced), *changes]
 
 
 def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
