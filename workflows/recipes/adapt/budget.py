@@ -49,7 +49,8 @@ def within_hours(
     """Fit a resolved config into the hours of its budget, and list what gave way.
 
     `written` is the config as the user wrote it, `counts` has the number of judged queries of each split, and
-    `previous` is the resolved config of an earlier run. What an earlier run of an equal config changed holds.
+    `previous` is the resolved config of an earlier run. What an earlier run of an equal config changed holds. Nothing
+    gives way for a collection that is not here.
     """
     hours = (config.budget or TimedBudgetConfig()).hours
     if hours is None:
@@ -57,6 +58,8 @@ def within_hours(
     of, earlier = _digest(config), (previous or {}).get("shape")
     if earlier is not None and earlier["of"] == of:
         shape = Shape(**earlier)
+    elif config.data.missing():
+        return config, []
     else:
         clock, limit = Clock(), SAFE * 3600 * hours
         try:

@@ -70,7 +70,7 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
     findings = _found(config, previous)
     resolving = _Resolving(config, findings)
     resolved = resolving.resolved().model_copy(update={"survey": findings})
-    if findings is None or config.data.missing() or config.shape is not None:
+    if findings is None or config.shape is not None:
         return resolved, resolving.defaults
     counts = resolved.data.counts(findings.queries)
     shaped, changes = within_hours(resolved, config, counts, previous)
