@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sparring.components.yaml_files import yaml_text
 from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.adapt import Config, budget
 from sparring.workflows.recipes.adapt.config import Trainings
+from sparring.workflows.tuning.config import read_tuning
 from tests.support import tiny
 from tests.support.errors import refused
 
@@ -63,10 +65,12 @@ def test_queries_give_way_first_and_no_more_than_is_needed(tree: dict[str, Any])
 
 
 def test_what_costs_quality_gives_way_later(tree: dict[str, Any]) -> None:
-    config, changes = fitted(tree, 25_000)
-    assert list(changes) == ["rerank.queries", *(f"train.{name}.updates" for name in budget.PARTS), "pair_tokens"][:4]
-    assert seconds(config) <= 25_000
+    config, changes = fitted(tree, 34_000)
+    assert changes == {"rerank.queries": 300, **{f"train.{name}.updates": 300 for name in budget.PARTS}}
     assert config.model.document_tokens == 256
+    config, changes = fitted(tree, 26_000)
+    assert (changes["model.document_tokens"], changes["pair_tokens"]) == (192, 216)
+    assert seconds(config) <= 26_000
 
 
 def test_all_that_is_open_gives_way_if_the_time_is_too_short(tree: dict[str, Any]) -> None:
@@ -104,7 +108,6 @@ def test_a_repeated_command_keeps_what_gave_way(
     path = tiny.write(tmp_path / "own.yaml", {**tree, "train": {"warm": {"updates": 150}}})
     first = loading.read(path, [], tmp_path / "runs")
     texts = {default.key: default.reason for default in first.defaults}
-    assert "all that" not in texts["budget.hours"]
     assert "set `budget: {hours: NUMBER}`" in texts["budget.hours"]
     monkeypatch.setattr(budget, "_seconds", lambda clock, config: float(config.rerank.queries or 1e6))
     other = loading.read(path, [], tmp_path / "runs")
@@ -122,5 +125,21 @@ def test_hours_can_be_lifted(tree: dict[str, Any], tmp_path: Path, monkeypatch: 
         experiment = loading.read(path, [f"budget.hours={lifted}"], tmp_path / "runs")
         assert "budget.hours" not in {default.key for default in experiment.defaults}
         assert experiment.config.shape is None
-    with refused("budget.hours", "greater_than"):
+    with refused("budget.hours", "too-small"):
         loading.read(path, ["budget.hours=0"], tmp_path / "runs")
+
+
+def test_trials_have_what_gave_way_to_the_run(
+    tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a trial's own time is."""
+    monkeypatch.setattr(budget, "_seconds", lambda clock, config: float(config.rerank.depth * 1e3))
+    tune = {"space": {"train.warm.learning_rate": {"choice": [1e-5, 1e-4]}}, "split": "dev", "trials": 2}
+    path = tiny.write(tmp_path / "own.yaml", {**tree, "tune": tune})
+    arguments = argparse.Namespace(config=path, assignments=[], runs=tmp_path / "runs")
+    tuned = read_tuning(arguments, to_run=False)
+    monkeypatch.setattr(budget, "_seconds", lambda clock, config: 1e9)
+    trial = tuned.experiment({"train.warm.learning_rate": 1e-5}).config
+    assert trial.rerank.depth == 5
+    assert trial.rerank.queries is None
+    assert trial.shape is None
