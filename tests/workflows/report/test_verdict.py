@@ -6,11 +6,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparring.components.evaluation.averages import AVERAGE
 from sparring.components.evaluation.result_table import BETTER, UNCLEAR, WORSE
-from sparring.components.evaluation.selection import leading
+from sparring.components.evaluation.selection import leading, replaced_at, selected
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, sample_factor
 from sparring.workflows import ROOT
 from sparring.workflows.report.verdict import Comparison, Verdict, in_prose, latency, verdict_of
@@ -293,6 +294,38 @@ def test_contenders_are_compared_with_the_system_unless_they_are_its_baseline() 
         "Keep vendor: it is clearly better (.700, p = .001).",
     ]
     assert [entry.baseline for entry in verdict.imported] == ["vendor"]
+
+
+def test_an_early_verdict_says_what_is_missing_and_what_would_replace_the_system() -> None:
+    assert VERDICT.early == []
+    chosen = replace(VERDICT, chosen="BM25", selected_on="dev", moment="before training", measure="RR@10")
+    early = replace(chosen, missing=["retriever", *"abcd"], dearer=0.0123)
+    assert early.early == [
+        "This verdict is early (before training). Not measured yet: retriever, a, b, c and 1 more.",
+        "A system that costs more than BM25 must have about .012 more RR@10 on the dev queries to replace it.",
+    ]
+    assert replace(chosen, missing=["a"], cheaper=-0.01).early[1:] == [
+        "A system that costs less replaces it with at most about .010 less."
+    ]
+    assert early.json["early"] == early.early
+
+
+def test_a_dearer_system_must_be_better_by_a_standard_error_and_than_the_best() -> None:
+    """Of three queries. The best system may be one that costs too much for its gain."""
+    values = {"cheap": [0.4, 0.5, 0.9], "dear": [0.5, 0.4, 1.0], "poor": [0.0, 0.0, 0.1]}
+    selection = selected(
+        {name: [np.array(numbers)] for name, numbers in values.items()},
+        dict.fromkeys(values, False),
+        {"poor": 0, "cheap": 1, "dear": 2},
+    )
+    assert selection["deploy"] == "cheap"
+    behind = {candidate["system"]: candidate for candidate in selection["candidates"]}
+    error = np.median([behind[name]["behind_error"] for name in ("cheap", "poor")])
+    replaced = replaced_at(selection)
+    assert replaced is not None
+    assert replaced.dearer == pytest.approx(max(error, behind["cheap"]["behind"]))
+    assert replaced.cheaper == pytest.approx(behind["cheap"]["behind"] - error)
+    assert replaced_at({"candidates": []}) is None
 
 
 def test_a_price_is_part_of_the_cost() -> None:
