@@ -39,8 +39,8 @@ class Clock:
         """
         nodes, rates = graph(wanted), replace(self._rates, _started=set())
         described, _ = works(nodes, rates.site, None, {}, seconds=READING, cache=self._sizes)
-        known = ((node, described[node.fingerprint]) for node in nodes)
-        return sum(rates.seconds(node, work) for node, work in known if work is not None)
+        works_of_steps = ((node, described[node.fingerprint]) for node in nodes)
+        return sum(rates.seconds(node, work) for node, work in works_of_steps if work is not None)
 
 
 _measured = cache(slowness)

@@ -165,8 +165,8 @@ class Verdict:
             gain = f"about {unsigned(self.dearer)} more {self.measure} {queries}"
             sentences.append(f"A system that costs more than {name} must have {gain} to replace it.")
         if self.cheaper is not None:
-            word, needed = ("less", "at most") if self.cheaper <= 0 else ("more", "at least")
-            number = f"{needed} about {unsigned(abs(self.cheaper))} {word}"
+            word, bound = ("less", "at most") if self.cheaper <= 0 else ("more", "at least")
+            number = f"{bound} about {unsigned(abs(self.cheaper))} {word}"
             sentences.append(f"A system that costs less replaces it with {number}.")
         return sentences
 

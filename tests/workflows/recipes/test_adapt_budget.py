@@ -110,19 +110,19 @@ def test_a_repeated_command_keeps_what_gave_way(
     texts = {default.key: default.reason for default in first.defaults}
     assert "set `budget: {hours: NUMBER}`" in texts["budget.hours"]
     monkeypatch.setattr(budget, "_seconds", lambda clock, config: float(config.rerank.queries or 1e6))
-    other = loading.read(path, [], tmp_path / "runs")
+    slower = loading.read(path, [], tmp_path / "runs")
     first.run.mkdir(parents=True)
     (first.run / "config.yaml").write_text(yaml_text(first.tree))
     assert loading.read(path, [], tmp_path / "runs").config == first.config
     assert loading.read(first.run, [], tmp_path / "runs").config == first.config
-    assert other.config.shape != first.config.shape
+    assert slower.config.shape != first.config.shape
 
 
 def test_hours_can_be_lifted(tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_seconds", lambda clock, config: 1e9)
     path = tiny.write(tmp_path / "own.yaml", tree)
-    for lifted in ("none", "null"):
-        experiment = loading.read(path, [f"budget.hours={lifted}"], tmp_path / "runs")
+    for value in ("none", "null"):
+        experiment = loading.read(path, [f"budget.hours={value}"], tmp_path / "runs")
         assert "budget.hours" not in {default.key for default in experiment.defaults}
         assert experiment.config.shape is None
     with refused("budget.hours", "too-small"):
@@ -134,7 +134,12 @@ def test_trials_have_what_gave_way_to_the_run(
 ) -> None:
     """Whatever a trial's own time is."""
     monkeypatch.setattr(budget, "_seconds", lambda clock, config: float(config.rerank.depth * 1e3))
-    tune = {"space": {"train.warm.learning_rate": {"choice": [1e-5, 1e-4]}}, "split": "dev", "trials": 2}
+    tune = {
+        "space": {"train.warm.learning_rate": {"choice": [1e-5, 1e-4]}},
+        "split": "dev",
+        "trials": 2,
+        "measure": "RR@10",
+    }
     path = tiny.write(tmp_path / "own.yaml", {**tree, "tune": tune})
     arguments = argparse.Namespace(config=path, assignments=[], runs=tmp_path / "runs")
     tuned = read_tuning(arguments, to_run=False)

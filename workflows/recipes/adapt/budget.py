@@ -55,8 +55,8 @@ def within_hours(
     hours = (config.budget or TimedBudgetConfig()).hours
     if hours is None:
         return config, []
-    of, earlier = _digest(config), (previous or {}).get("shape")
-    if earlier is not None and earlier["of"] == of:
+    digest, earlier = _digest(config), (previous or {}).get("shape")
+    if earlier is not None and earlier["digest"] == digest:
         shape = Shape(**earlier)
     elif config.data.missing():
         return config, []
@@ -64,8 +64,8 @@ def within_hours(
         clock, limit = Clock(), SAFE * 3600 * hours
         try:
             shorter, changes = fit(config, concessions(written, counts), partial(_seconds, clock), limit)
-            took = round(_seconds(clock, shorter))
-            shape = Shape(of=of, changes=changes, seconds=took, fits=took <= limit)
+            total = round(_seconds(clock, shorter))
+            shape = Shape(digest=digest, changes=changes, seconds=total, fits=total <= limit)
         except (UserError, ValueError, OSError) as error:  # what cannot be built or read is reported by the run
             reason = f"the time of the run cannot be estimated ({error})"
             return config, [Default("budget.hours", hours, reason)]
@@ -83,19 +83,19 @@ def fit(
     Each concession is made whole, by its last option, but the one that suffices: of that take the first option that
     does. A concession that saves nothing is left out.
     """
-    changes, took = list[Change](), seconds(config)
+    changes, total = list[Change](), seconds(config)
     for concede in concessions:
-        concession = concede(config) if took > limit else None
+        concession = concede(config) if total > limit else None
         if concession is None:
             continue
         option = concession.options[-1]
         if seconds(_with(config, option)) <= limit:
             option = next(option for option in concession.options if seconds(_with(config, option)) <= limit)
         shorter = _with(config, option)
-        if (needed := seconds(shorter)) < WORTH * took:
-            kept = [change for change in changes if change.key not in option]
-            changes = kept + [Change(key=key, value=value, reason=concession.reason) for key, value in option.items()]
-            config, took = shorter, needed
+        if (reduced := seconds(shorter)) < WORTH * total:
+            changes = [change for change in changes if change.key not in option]
+            changes += [Change(key=key, value=value, reason=concession.reason) for key, value in option.items()]
+            config, total = shorter, reduced
     return config, changes
 
 
@@ -116,11 +116,11 @@ def concessions(written: Config, counts: Mapping[str, int]) -> list[Concede]:
 def _fewer_queries(written: Config, counts: Mapping[str, int], config: Config) -> Concession | None:
     """Measure a sample of the queries of large splits."""
     splits = (config.evaluate.select, config.evaluate.split)
-    large = {split: ENOUGH for split in splits if split is not None and counts.get(split, 0) > ENOUGH}
-    if not large or "sample" in written.data.model_fields_set:
+    samples = {split: ENOUGH for split in splits if split is not None and counts.get(split, 0) > ENOUGH}
+    if not samples or "sample" in written.data.model_fields_set:
         return None
     reason = f"{ENOUGH:,} queries of a split tell nearly as much as all of them"
-    return Concession([{"data.sample": {**config.data.sample, **large}}], reason)
+    return Concession([{"data.sample": {**config.data.sample, **samples}}], reason)
 
 
 def _fewer_reranked(
@@ -129,48 +129,48 @@ def _fewer_reranked(
     """Rerank and measure a sample of the queries. Intervals become wider."""
     splits = [split for split in (config.evaluate.select, config.evaluate.split) if split is not None]
     most = max(min(counts.get(split, 0), ENOUGH) for split in splits)
-    fewer = [count for count in options if count < most]
-    if not fewer or "rerank" in written.model_fields_set:
+    sizes = [count for count in options if count < most]
+    if not sizes or "rerank" in written.model_fields_set:
         return None
-    of = " and ".join(f"{counts.get(split, 0):,} {split}" for split in dict.fromkeys(splits))
-    reason = f"rankers are measured on a sample of the {of} queries, so intervals are wider"
-    return Concession([{"rerank.queries": count} for count in fewer], reason)
+    queries = " and ".join(f"{counts.get(split, 0):,} {split}" for split in dict.fromkeys(splits))
+    reason = f"rankers are measured on a sample of the {queries} queries, so intervals are wider"
+    return Concession([{"rerank.queries": count} for count in sizes], reason)
 
 
 def _fewer_updates(written: Config, options: Sequence[int], config: Config) -> Concession | None:
     """Shorten the trainings whose length is open."""
     if not isinstance(config.train, Trainings) or not isinstance(written.train, Trainings):
         return None
-    open_parts = {}
+    lengths_open = {}
     for name in PARTS:
-        wrote, updates = getattr(written.train, name), getattr(config.train, name).updates
-        if wrote.updates is None and wrote.epochs is None and updates is not None:
-            open_parts[name] = updates
+        training, updates = getattr(written.train, name), getattr(config.train, name).updates
+        if training.updates is None and training.epochs is None and updates is not None:
+            lengths_open[name] = updates
     shorter = [
-        {f"train.{name}.updates": most for name, updates in open_parts.items() if updates > most} for most in options
+        {f"train.{name}.updates": most for name, updates in lengths_open.items() if updates > most} for most in options
     ]
-    made = [option for option in shorter if option]
-    return Concession(made, "shorter trainings learn less") if made else None
+    changing = [option for option in shorter if option]
+    return Concession(changing, "shorter trainings learn less") if changing else None
 
 
 def _shorter_texts(written: Config, options: Sequence[int], config: Config) -> Concession | None:
     """Cut documents, for the retriever and the ranker, as far as their lengths are open."""
-    wrote = {"model.document_tokens": written.model.document_tokens, "pair_tokens": written.pair_tokens}
+    user = {"model.document_tokens": written.model.document_tokens, "pair_tokens": written.pair_tokens}
     present = {"model.document_tokens": config.model.document_tokens or 0, "pair_tokens": config.pair_tokens or 0}
     shorter = []
     for most in options:
-        wanted = {"model.document_tokens": most, "pair_tokens": most + (config.model.query_tokens or 0)}
-        shorter.append({key: length for key, length in wanted.items() if wrote[key] is None and length < present[key]})
-    made = [option for option in shorter if option]
-    return Concession(made, "more documents are cut") if made else None
+        lengths = {"model.document_tokens": most, "pair_tokens": most + (config.model.query_tokens or 0)}
+        shorter.append({key: length for key, length in lengths.items() if user[key] is None and length < present[key]})
+    changing = [option for option in shorter if option]
+    return Concession(changing, "more documents are cut") if changing else None
 
 
 def _fewer_documents(written: Config, options: Sequence[int], config: Config) -> Concession | None:
     """Rerank fewer documents of each query."""
-    fewer = [depth for depth in options if depth < config.rerank.depth]
-    if not fewer or "rerank" in written.model_fields_set:
+    depths = [depth for depth in options if depth < config.rerank.depth]
+    if not depths or "rerank" in written.model_fields_set:
         return None
-    return Concession([{"rerank.depth": depth} for depth in fewer], "rankers reorder fewer documents of a query")
+    return Concession([{"rerank.depth": depth} for depth in depths], "rankers reorder fewer documents of a query")
 
 
 def _seconds(clock: Clock, config: Config) -> float:

@@ -113,7 +113,7 @@ class Change(Part):
 class Shape(Part):
     """The values of a config that gave way, so that the run fits into its hours."""
 
-    of: str
+    digest: str
     """Digest of the config before."""
     changes: list[Change]
     seconds: float
