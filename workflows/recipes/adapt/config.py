@@ -107,7 +107,9 @@ class Change(Part):
     key: str
     """The value's key in the config."""
     value: Any
+    """The value that the run has."""
     reason: str
+    """Effect of the change."""
 
 
 class Shape(Part):
