@@ -108,8 +108,8 @@ def newest(experiment: Experiment, store: Store, arguments: argparse.Namespace) 
     """Return the experiment with its newest outcome. If that is an early one, say so on stderr."""
     if (interim := (experiment := experiment.newest(store)).outcome.interim) is not None:
         print(
-            f"{arguments.config}: the run is not finished. This is its verdict {interim.moment}. Not measured yet: "
-            f"{listing(interim.missing)}. To go on: {run_command(arguments)}",
+            f"{arguments.config}: the run is not finished. This is its verdict {interim.moment}. "
+            f"{len(interim.missing)} of its systems are not measured yet. To go on: {run_command(arguments)}",
             file=sys.stderr,
         )
     return experiment

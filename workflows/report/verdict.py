@@ -183,7 +183,7 @@ class Verdict:
             lines.append(f"{BM25} alone has {unsigned(self.bm25)}.")
         if self.deploy is None:
             return [line for line in lines if line]
-        if not self.anything_trained:
+        if not self.anything_trained and not self.moment:
             lines.append(UNASKED.format(self.judgements) if self.judgements else UNTRAINED)
         alternatives = [] if compared is None else [compared.system, compared.baseline]
         alternative = next((rival for rival in reversed(alternatives) if rival != self.chosen), None)

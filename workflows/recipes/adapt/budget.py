@@ -56,7 +56,7 @@ def within_hours(
     if hours is None:
         return config, []
     digest, earlier = _digest(config), (previous or {}).get("shape")
-    if earlier is not None and earlier["digest"] == digest:
+    if earlier is not None and earlier.get("digest") == digest:
         shape = Shape(**earlier)
     elif config.data.missing():
         return config, []
