@@ -314,6 +314,11 @@ def _build(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     return outcome
 
 
+def is_named_by_another() -> bool:
+    """Check whether the experiment that is being read is one that another experiment names."""
+    return _outer_file() is not None
+
+
 def _outer_file() -> Path | None:
     """Return the experiment that is being built and names others. None if there is none."""
     return next(reversed(_being_built.get()), None)

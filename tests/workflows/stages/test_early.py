@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sparring.workflows.experiments import loading
+from sparring.workflows.recipes.adapt import budget
 from sparring.workflows.store.dag import graph
-from tests.support import tiny
+from tests.support import recipes, tiny
 
 
 @pytest.fixture
@@ -52,3 +53,17 @@ def test_early_outcomes_leave_the_whole_result_as_it_is(experiment: loading.Expe
 
 def test_without_training_there_is_no_early_outcome(beir: Path, encoder: Path, tmp_path: Path) -> None:
     assert _read(tmp_path, {**tiny.adapt(beir, encoder), "train": False}).outcome.early == []
+
+
+def test_experiments_that_another_one_names_have_no_early_outcome_and_all_their_time(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no folder that could keep the values that give way."""
+
+    def refuse(*_: Any) -> float:
+        raise AssertionError("the time of a fold was estimated")
+
+    monkeypatch.setattr(budget, "_seconds", refuse)
+    tree = recipes.folds(tmp_path, encoder)
+    tiny.write(tmp_path / "inner.yaml", tiny.adapt(tmp_path / "toy", encoder))
+    assert _read(tmp_path, tree).outcome.early == ()

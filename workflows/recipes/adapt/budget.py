@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sparring.components.config import UserError
 from sparring.workflows.estimating.clock import Clock
+from sparring.workflows.experiments import loading
 from sparring.workflows.quantities import about
 from sparring.workflows.recipes.adapt.config import Change, Config, Shape, Trainings
 from sparring.workflows.recipes.adapt.recipe import build
@@ -50,10 +51,11 @@ def within_hours(
 
     `written` is the config as the user wrote it, `counts` has the number of judged queries of each split, and
     `previous` is the resolved config of an earlier run. What an earlier run of an equal config changed holds. Nothing
-    gives way for a collection that is not here.
+    gives way for a collection that is not here, nor in an experiment that another one names: it has no folder of its
+    own, so the numbers could not be kept.
     """
     hours = (config.budget or TimedBudgetConfig()).hours
-    if hours is None:
+    if hours is None or loading.is_named_by_another():
         return config, []
     digest, earlier = _digest(config), (previous or {}).get("shape")
     if earlier is not None and earlier.get("digest") == digest:
