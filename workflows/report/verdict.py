@@ -118,7 +118,7 @@ class Verdict:
     why_unselected: str = ""
     moment: str = ""
     """Moment of the run that the verdict is of: `after warm ranker`. Empty if the run is finished."""
-    missing: Sequence[str] = ()
+    missing: Sequence[str] = field(default_factory=list)
     """Systems that the run measures after that moment."""
     dearer: float | None = None
     """Difference on the selection queries from which a missing system that costs more is chosen in place of `chosen`.
