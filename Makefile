@@ -6,7 +6,7 @@ unexport PYTHONHOME PYTHONPATH
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-pythons docs bench lint layers format lock wheel clean
+.PHONY: help setup demo test test-all test-pythons docs bench gpu lint layers format lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,10 @@ docs: ## write the documentation, with its reference made from the code, to buil
 bench: ## the benchmarks, tests/benchmarks/bench_*.py
 	@$(call environment,setup development)
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks -m "" --timeout 0 -o python_files="bench_*.py" -s $(ARGS)
+
+gpu: ## all that waits for a GPU, in 12 minutes of one; ARGS="--rehearse" tries the list on the CPU
+	@$(call environment,setup gpu development)
+	$(BIN)/python -m tests.gpu.session $(ARGS)
 
 lint: ## style, types and import contracts
 	@$(call environment,setup development documentation)

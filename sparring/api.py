@@ -96,10 +96,14 @@ def run(
 def read(
     config: Place, *, sets: Mapping[str, Any] | None = None, store: Place | None = None, runs: Place = "runs"
 ) -> Run:
-    """Read the results of an experiment that was run. UserError if its run is not finished."""
+    """Read the results of an experiment that was run. UserError if there are none yet.
+
+    An unfinished run of `adapt` has those of its newest early verdict, which `Run.verdict.moment` names.
+    """
     words = _words(config, sets, store, runs)
     arguments = parser().parse_args(_placed("show", words))
     experiment, opened_store = shared_arguments.opened(arguments)
+    experiment = experiment.newest(opened_store)
     if not opened_store.is_done(experiment.outcome.results):
         raise UserError(f"{config}: its run is not finished. Run it first: sparring.run({str(config)!r}).")
     folder = RunFolder(experiment, opened_store)

@@ -26,6 +26,9 @@ from sparring.components.training.terms import LossTerm
 from sparring.components.yaml_files import read_based, read_text
 from sparring.workflows.commands import submit
 from sparring.workflows.distributed import job_package
+from sparring.workflows.stages.contender import Contender
+from sparring.workflows.stages.teacher import check_teacher
+from sparring.workflows.systems import deployable
 
 
 class Flat(Config):
@@ -333,11 +336,31 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
             lambda _: stages(more={"kind": "expansion", "of": "lexical"}),
             "more: stages.more: relevance, generate: accepted: one of them",
         ),
+        (
+            lambda _: check_teacher("x", {"a": Contender(rerank_url="http://a/v1/rerank")}, reads=True),
+            "teacher: there is no contender 'x'. Use one of these: a.",
+        ),
+        (
+            lambda _: check_teacher("a", {"a": Contender(embedder_url="http://a/v1/embeddings")}, reads=True),
+            "teacher: the contender 'a' has no reranker with scores that could teach. Add one with a `reranker` or "
+            "`rerank_url`.",
+        ),
+        (
+            lambda _: check_teacher("a", {"a": Contender(rerank_url="http://a/v1/rerank")}, reads=False),
+            "teacher: no loss reads the scores of 'a'. Use a loss such as `distillation`, or `teacher: null`.",
+        ),
         (systems.read, "HERE: no system.json; accepted: a system's folder, as `export` writes it"),
         (
             lambda _: submit.places(argparse.Namespace(store="store", runs=Path("runs"), tune=None)),
             "--store store: is a place on this machine, and the job runs on the cluster; accepted: an absolute path "
             "that all nodes of the cluster see, or s3://BUCKET/PREFIX",
+        ),
+        (
+            lambda _: deployable._check_budget(
+                {"candidates": [{"system": "BM25"}], "budget": {"kept": False, "nearest": "BM25"}}
+            ),
+            "--system: no system of this run is within the budget. The nearest is 'BM25'. Name a system, or raise the "
+            "limits.",
         ),
         (
             lambda here: job_package._check_assignments([f"start_from={here}/a.yaml"], "--set"),

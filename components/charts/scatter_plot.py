@@ -39,23 +39,30 @@ def frontier(systems: Sequence[Timed]) -> list[Timed]:
     return best
 
 
-def trade_off(measure: str, systems: Sequence[Timed]) -> str:
+def trade_off(
+    measure: str, systems: Sequence[Timed], *, axis: str = "milliseconds for a query", limit: float | None = None
+) -> str:
     """Draw quality against latency on a logarithmic axis, and a line through the frontier.
 
-    Names stand at the frontier's dots, at the chosen system and at its baseline, as far as there is room.
+    `limit` draws the latency that a budget allows. Names stand at the frontier's dots, at the chosen system and at its
+    baseline, as far as there is room.
     """
     canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
     y = canvas.y_axis(ticks(min(timed.value for timed in systems), max(timed.value for timed in systems)))
     times = [timed.milliseconds for timed in systems]
-    low, high = math.log(min(times) / 1.3), math.log(max(times) * 1.3)
+    shown = times if limit is None else [*times, limit]
+    low, high = math.log(min(shown) / 1.3), math.log(max(shown) * 1.3)
 
     def x(milliseconds: float) -> float:
         return canvas.start + (canvas.end - canvas.start) * (math.log(milliseconds) - low) / (high - low)
 
     marks = _decades(math.exp(low), math.exp(high))
-    canvas.x_axis([(x(mark), f"{mark:.3g}") for mark in marks], "milliseconds for a query (logarithmic)")
+    canvas.x_axis([(x(mark), f"{mark:,g}") for mark in marks], f"{axis} (logarithmic)")
     best = frontier(systems)
     canvas.line("level", [(x(timed.milliseconds), y(timed.value)) for timed in best])
+    if limit is not None:
+        canvas.line("limit", [(x(limit), canvas.top), (x(limit), canvas.bottom)])
+        _write_limit(canvas, f"budget {limit:g} ms", x(limit))
     placed = [(x(timed.milliseconds) - 6, y(timed.value) - 6, 12.0) for timed in systems]
     for timed in sorted(systems, key=lambda timed: timed.role != "plain"):  # marked systems are drawn last
         radius = 4.5 if timed.role == "plain" else 6.5
@@ -67,7 +74,14 @@ def trade_off(measure: str, systems: Sequence[Timed]) -> str:
     for timed in named:
         _write_name(canvas, timed, x(timed.milliseconds), y(timed.value), placed)
     values = "; ".join(f"{timed.name} {timed.value:.3f} at {timed.milliseconds:.3g} ms" for timed in systems)
-    return canvas.svg(f"{measure} against milliseconds for a query: {values}", below=40)
+    allowed = "" if limit is None else f"; the budget allows {limit:g} ms"
+    return canvas.svg(f"{measure} against {axis}: {values}{allowed}", below=40)
+
+
+def _write_limit(canvas: Canvas, text: str, x: float) -> None:
+    """Write a limit above its line, inside the canvas."""
+    half = LETTER * len(text) / 2
+    canvas.text(min(max(x, half), canvas.width - half), canvas.top - 4, text, anchor="middle")
 
 
 def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[tuple[float, float, float]]) -> None:

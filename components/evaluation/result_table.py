@@ -289,7 +289,8 @@ def table(metrics: Json) -> str:
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
     verdict = metrics.get("verdict") or {"details": [], "sentences": []}
     details = ["\n".join(textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in verdict["details"])]
-    closing = [textwrap.fill(" ".join(verdict["sentences"]), WIDTH, break_on_hyphens=False)]
+    spoken = (verdict["sentences"], verdict.get("early", []))
+    closing = [textwrap.fill(" ".join(sentences), WIDTH, break_on_hyphens=False) for sentences in spoken]
     notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
     blocks = ["\n".join(lines) for lines in parts] + paper + notes + details + closing
     return "\n\n".join(block for block in blocks if block)

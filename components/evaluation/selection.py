@@ -1,11 +1,12 @@
 """Which systems are selected, and which comparison leads a run's results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from sparring.components.evaluation.budget import exceeded, nearest
 from sparring.components.files import read_json
 
 FILE = "selection.json"
@@ -16,7 +17,10 @@ Kind = Literal["all", "untrained"]
 
 
 def selected(
-    values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], costs: Mapping[str, int] | None = None
+    values: Mapping[str, Sequence[np.ndarray]],
+    trained: Mapping[str, bool],
+    costs: Mapping[str, float] | None = None,
+    excluded: Collection[str] = (),
 ) -> Json:
     """Select the best trained system, and the best untrained system as its baseline.
 
@@ -29,6 +33,8 @@ def selected(
     replaces the best trained system. If nothing was trained, compare the chosen system with the cheapest. If they are
     the same system, compare it with the runner-up.
 
+    `excluded` systems are candidates that are not selected.
+
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0]), np.array([0.0, 1.0])]}
     >>> selection = selected(values, {"BM25": False, "retriever": True})
     >>> selection["system"], selection["baseline"], [candidate["value"] for candidate in selection["candidates"]]
@@ -36,7 +42,10 @@ def selected(
     """
     means = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}
     costs = {name: cost for name, cost in (costs or {}).items() if name in means}  # none is, where nothing was measured
-    first = max(costs or means, key=lambda name: means[name].mean(), default="")
+    allowed = [name for name in means if name not in excluded]
+    first = max(
+        [name for name in costs if name in allowed] or allowed or means, key=lambda name: means[name].mean(), default=""
+    )
     candidates: list[Json] = [
         {
             "system": name,
@@ -48,9 +57,13 @@ def selected(
         }
         for name, by_query in means.items()
     ]
+    costs = {name: cost for name, cost in costs.items() if name in allowed}
     cheapest = min(costs, key=costs.__getitem__, default="")
     deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs else {}
-    kinds = {kind: [candidate for candidate in candidates if candidate["trained"] is kind] for kind in (True, False)}
+    kinds = {
+        kind: [entry for entry in candidates if entry["trained"] is kind and entry["system"] in allowed]
+        for kind in (True, False)
+    }
     best = {
         kind: max(group, key=lambda candidate: candidate["value"])["system"] for kind, group in kinds.items() if group
     }
@@ -62,8 +75,52 @@ def selected(
         best = {True: deploy["deploy"] if cheapest in remaining else dearer, False: cheapest}
     if len(best) == 2:
         return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
-    reason = "no system was trained" if not kinds[True] else "every system was trained"
-    return {"system": None, "baseline": None, "why": reason, "candidates": candidates, **deploy}
+    return {"system": None, "baseline": None, "why": _why(kinds, excluded), "candidates": candidates, **deploy}
+
+
+def _why(kinds: Mapping[bool, Sequence[Json]], excluded: Collection[str]) -> str:
+    """Say which of the trained and the untrained systems are missing."""
+    if excluded:
+        missing = "" if not any(kinds.values()) else "trained " if not kinds[True] else "untrained "
+        return f"no {missing}system is within the budget"
+    return "no system was trained" if not kinds[True] else "every system was trained"
+
+
+def within_limits(
+    values: Mapping[str, Sequence[np.ndarray]],
+    trained: Mapping[str, bool],
+    costs: Mapping[str, float] | None,
+    needs: Mapping[str, Mapping[str, float] | None],
+    limits: Mapping[str, float],
+) -> Json:
+    """Select among the systems that need no more than some limits (`components.evaluation.budget`).
+
+    `needs` has what each system needs, None if nothing was measured. The `budget` of the result has the `limits`; the
+    limits that each `excluded` system exceeds; `without`, the system that would have been selected without limits, if
+    it is excluded, and its `gain` over the selected system; `kept`, which is False if no system keeps the limits, and
+    then the `nearest`.
+    """
+    beyond = {name: reached for name in values if (reached := exceeded(needs[name], limits))}
+    selection = selected(values, trained, costs, beyond)
+    free = selected(values, trained, costs)
+    without, within = (_leader(choice) for choice in (free, selection))
+    means = {candidate["system"]: candidate["value"] for candidate in selection["candidates"]}
+    return selection | {
+        "budget": {
+            "limits": dict(limits),
+            "excluded": beyond,
+            "without": without if without in beyond else None,
+            "gain": means[without] - means[within] if without in beyond and within is not None else None,
+            "kept": not beyond or len(beyond) < len(values),
+            "nearest": nearest(beyond) if len(beyond) == len(values) else None,
+        }
+    }
+
+
+def _leader(selection: Json) -> str | None:
+    """Return the system that a selection stands for: the one to deploy, or the one of the main comparison."""
+    leader: str | None = selection.get("deploy") or selection["system"]
+    return leader
 
 
 def standard_error(values: np.ndarray) -> float | None:
@@ -71,7 +128,7 @@ def standard_error(values: np.ndarray) -> float | None:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
-def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, int]) -> str:
+def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, float]) -> str:
     """Take the systems that are within one standard error of the best. Return the best of those that cost no more than
     the cheapest of them (the rule of one standard error: Breiman et al., 1984, 3.4.3). The error is that of the paired
     difference.
@@ -95,6 +152,35 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, in
     return max((name for name, cost in costs.items() if cost <= enough), key=lambda name: means[name].mean())
 
 
+class Replaced(NamedTuple):
+    """Differences from the chosen system on the selection queries at which a further system replaces it."""
+
+    dearer: float
+    """Least difference of a system that costs more."""
+    cheaper: float
+    """Least difference of a system that costs less. It is negative if such a system may be worse."""
+
+
+def replaced_at(selection: Json) -> Replaced | None:
+    """Tell how good a further system must be, so that the rule of one standard error takes it for the chosen one.
+
+    The standard error of the difference from a system that is not measured yet is unknown. The median of those between
+    the measured candidates and the best of them stands for it. None if no system was chosen, or if no two candidates
+    differ.
+
+    >>> values = {"BM25": [np.array([0.0, 0.5, 1.0])], "dense": [np.array([0.5, 1.0, 1.0])]}
+    >>> selection = selected(values, {"BM25": False, "dense": False}, {"BM25": 0, "dense": 1})
+    >>> selection["deploy"], [round(difference, 3) for difference in replaced_at(selection)]
+    ('dense', [0.167, -0.167])
+    """
+    candidates = {candidate["system"]: candidate for candidate in selection["candidates"]}
+    errors = [candidate["behind_error"] for candidate in candidates.values() if candidate["behind_error"]]
+    if selection.get("deploy") is None or not errors:
+        return None
+    error, behind = float(np.median(errors)), candidates[selection["deploy"]]["behind"]
+    return Replaced(dearer=max(behind, error), cheaper=behind - error)
+
+
 def best_of(selection: Json, kind: Kind) -> str:
     """Return the system of a kind that a selection stands for.
 
@@ -108,7 +194,12 @@ def best_of(selection: Json, kind: Kind) -> str:
     """
     if kind == "all" and "deploy" in selection:
         return str(selection["deploy"])
-    candidates = [candidate for candidate in selection["candidates"] if kind == "all" or not candidate["trained"]]
+    excluded = selection.get("budget", {}).get("excluded", {})
+    candidates = [
+        candidate
+        for candidate in selection["candidates"]
+        if (kind == "all" or not candidate["trained"]) and candidate["system"] not in excluded
+    ]
     if not candidates:
         raise KeyError(f"no system of the kind {kind!r} was measured on {selection.get('split')!r}")
     return str(max(candidates, key=lambda candidate: candidate["value"])["system"])
@@ -119,7 +210,8 @@ def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str
 
     If `selection` is the folder of `selection.json`, compare the selected systems by its `measure`. Otherwise take the
     first requested comparison, if any; `why` then holds the reason why nothing was selected, from the file or
-    `selection` itself. `selected_on` is the split of the selection with its number of judged `queries`. `deploy` is
+    `selection` itself. If a budget leaves only the system to deploy, compare it with the better system that the budget
+    excludes. `selected_on` is the split of the selection with its number of judged `queries`. `deploy` is
     present if a system was chosen.
     """
     first = comparisons[0] if comparisons else {"system": None, "baseline": None}
@@ -129,8 +221,11 @@ def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str
     saved = read_json(selection / FILE)
     comparison |= {
         "selected_on": saved["split"],
-        **{key: saved[key] for key in ("queries", "why", "deploy") if key in saved},
+        **{key: saved[key] for key in ("queries", "why", "deploy", "budget") if key in saved},
     }
+    without = saved.get("budget", {}).get("without")
+    if saved["system"] is None and without is not None and "deploy" in saved:
+        return comparison | {"system": without, "baseline": saved["deploy"], "measure": saved["measure"]}
     if saved["system"] is None:
         return comparison
     return comparison | {key: saved[key] for key in ("system", "baseline", "measure")}

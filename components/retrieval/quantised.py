@@ -60,23 +60,33 @@ class Quantiser(Config):
     @classmethod
     def of(cls, vectors: Shards, dimensions: int | None, kind: Kind, *, normalize: bool) -> Self:
         """Fit a quantiser to a collection's vectors. UserError if they have fewer dimensions."""
-        width = int(vectors[0].shape[1])
+        plain = cls.unscaled(int(vectors[0].shape[1]), dimensions, kind, normalize=normalize)
+        return plain.scaled(plain.largest(vectors)) if kind == "int8" else plain
+
+    @classmethod
+    def unscaled(cls, width: int, dimensions: int | None, kind: Kind, *, normalize: bool) -> Self:
+        """Return a quantiser of vectors with `width` dimensions that is not fitted yet. UserError if `dimensions` is
+        larger."""
         if dimensions is not None and dimensions > width:
             raise UserError(
                 f"search.dimensions: {dimensions}: the vectors have {width}; accepted: as many at most",
                 code="too-large",
             )
-        plain = cls(dimensions=dimensions or width, vectors=kind, normalize=normalize)
-        return plain if kind != "int8" else plain.model_copy(update={"scale": plain._scale(vectors).tolist()})
+        return cls(dimensions=dimensions or width, vectors=kind, normalize=normalize)
 
-    def _scale(self, vectors: Shards) -> Floats:
-        """Compute the spacing from all documents, so that it depends on nothing else."""
+    def scaled(self, largest: Floats) -> Self:
+        """Return the quantiser with the spacing for a collection. `largest` has its largest absolute values."""
+        scale = np.where(largest == 0, np.float32(1), largest / np.float32(127))
+        return self.model_copy(update={"scale": scale.tolist()})
+
+    def largest(self, vectors: Shards) -> Floats:
+        """Compute the largest absolute value (dimensions,) of each dimension."""
         largest = np.zeros(self.dimensions, np.float32)
         for shard in vectors:
             for start in range(0, len(shard), BLOCK):
                 block = self._cut(shard[start : start + BLOCK])
                 largest = np.maximum(largest, np.abs(block).max(0, initial=0))
-        return np.where(largest == 0, np.float32(1), largest / np.float32(127))
+        return largest
 
     def _cut(self, vectors: npt.NDArray) -> Floats:
         return cut(vectors, self.dimensions, normalize=self.normalize)

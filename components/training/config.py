@@ -83,6 +83,11 @@ class TrainConfig(Config):
     """Number of updates per line of `metrics.jsonl`. A line has the means over these updates."""
 
     @property
+    def reads_teacher(self) -> bool:
+        """True if a loss fails unless a teacher has scored the groups."""
+        return any(term.reads_teacher for term in self.losses)
+
+    @property
     def chained(self) -> bool:
         """True if trainings share a schedule, so that a following training needs this training's optimizer."""
         return self.carry == "all" or self.schedule_updates is not None

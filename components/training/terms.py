@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 Duplicates = Literal["mask", "count"]
+PASSES = "passes"
+"""View of two passes over the same candidates, in which the second pass is the teacher."""
 READ_AS = {"teacher": ("teacher", "taught"), "blocks": ("others", "joined")}
 """Attributes of `Scores` that a loss reads, by the name of the declaration that they need."""
 
@@ -59,6 +61,11 @@ class LossTerm(FunctionRef):
     def needs(self) -> Needs:
         """Inputs that the loss declares."""
         return Needs(**decorated(self.function, needs.__name__))
+
+    @property
+    def reads_teacher(self) -> bool:
+        """True if the loss fails unless a teacher has scored the groups."""
+        return self.needs.teacher and self.over != PASSES
 
     @property
     def needs_blocks(self) -> bool:

@@ -93,7 +93,6 @@ def an_encoder(world: World, **options: Any) -> Encoder:
     return Encoder(
         tokens=world.tokens,
         model=world.retriever / "model",
-        rows=None,
         config=EncodeConfig(**options),
         batch_tokens=world.machine.batch_tokens,
         cuda=cuda,

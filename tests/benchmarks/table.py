@@ -13,7 +13,7 @@ import torch
 from sparring.components.compute.precision import has_bf16
 
 SETTINGS = "SPARRING_BENCH_"
-RESULTS = Path(__file__).parent / "RESULTS.md"
+RESULTS = Path(os.environ.get("SPARRING_TEST_RESULTS", Path(__file__).parent / "RESULTS.md"))
 
 
 def machine(root: Path, *peers: str) -> str:

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from sparring.components.retrieval.kind import DEFAULT, kind_named
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session, stop_ray
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from sparring.workflows.steps.score import RerankConfig, rerank
-from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.steps.search import SearchConfig, build_index, search
 from sparring.workflows.steps.train import train
 from tests.support import toy
 from tests.support.trainings import lines
@@ -83,6 +84,32 @@ def test_vectors_and_rankings(
         inline, distributed = (pq.read_table(place / "ranking.parquet") for place in places)
         assert inline["doc_id"].equals(distributed["doc_id"])
         np.testing.assert_allclose(distributed["score"].to_numpy(), inline["score"].to_numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF2,Flat"])
+def test_an_index_is_built_and_searched_on_the_gpu(
+    tmp_path: Path, shared: Machine, data: Path, tokens: Path, retriever: Path, factory: str
+) -> None:
+    """FAISS in workers with a GPU finds what it finds on a processor."""
+    assert kind_named(DEFAULT).index_on_gpu(factory), "FAISS has no GPUs here: install faiss-gpu (cluster/gpu.lock)"
+    inputs: dict[str, Any] = {"data": data, "tokens": tokens, "retriever": retriever, "config": ENCODE}
+    vectors, queries = tmp_path / "vectors", tmp_path / "queries"
+    for out in (vectors, queries):
+        out.mkdir()
+    encode_documents(vectors, toy.INLINE, **inputs)
+    encode_queries(queries, toy.INLINE, **inputs, split="train")
+    rankings = []
+    for name, machine in {"cpu": toy.INLINE, "gpu": shared}.items():
+        index, out = tmp_path / f"index {name}", tmp_path / f"ranking {name}"
+        for folder in (index, out):
+            folder.mkdir()
+        build_index(index, machine, vectors=vectors, factory=factory)
+        config = SearchConfig(index=factory, probes=2)
+        search(out, machine, data=data, vectors=vectors, queries=queries, k=10, config=config, index=index)
+        rankings.append(pq.read_table(out / "ranking.parquet"))
+    cpu, gpu = rankings
+    assert cpu["doc_id"].equals(gpu["doc_id"])
+    np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-5)
 
 
 def test_training(tmp_path: Path, shared: Machine, data: Path, tokens: Path, retriever: Path) -> None:

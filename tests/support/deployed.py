@@ -53,7 +53,7 @@ def build(config: Config) -> Outcome:
     three = Fused(THREE, data, [other_words, words, neighbours], FusionConfig(how="interpolate"), with_split=False)
 
     def over(label: str, system: System) -> Reranked:
-        return Reranked(label, data, system, ranker, config.rerank, with_split=False)
+        return Reranked(label, data, system, config.rerank, with_split=False, ranker=ranker)
 
     priors: dict[str, System] = {"retriever": retriever, "bm25": words}
     fused = over(FUSED, fusion)
@@ -64,7 +64,7 @@ def build(config: Config) -> Outcome:
         "mixture": mixed,
         THREE: three,
         TWICE: over(TWICE, fused),
-        PRIOR: Reranked(PRIOR, data, retriever, ranker, config.rerank, priors, config.evaluate.select),
+        PRIOR: Reranked(PRIOR, data, retriever, config.rerank, priors, config.evaluate.select, ranker=ranker),
         NEIGHBOURS: neighbours,
         WEIGHED: replace(neighbours, label=WEIGHED, config=near.model_copy(update={"weight": "exp"})),
         COMPUTED: Computed(fusion.ranking, "is made of its own steps"),

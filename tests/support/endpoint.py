@@ -47,6 +47,8 @@ class Endpoint(ThreadingHTTPServer):
         """Headers of a failure."""
         self.answers_until: int | None = None
         """Number of answers after which all calls wait without an answer."""
+        self.write: Callable[[list[int]], str] = lambda order: " > ".join(f"[{number}]" for number in order)
+        """Writes an order of documents, whose numbers begin with 1, as a language model would."""
         self.spoil: Callable[[Any], Any] = lambda answer: answer
         """Changes an answer before it is sent."""
 
@@ -64,6 +66,22 @@ class Endpoint(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+def _pairs(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """The pairs or texts of a request. Of a conversation it is the whole."""
+    if "messages" in body:
+        return [("conversation", str(body["messages"]))]
+    return (
+        [(body["query"], text) for text in body["documents"]] if "query" in body else [("", t) for t in body["input"]]
+    )
+
+
+def window(body: dict[str, Any]) -> tuple[str, list[str]]:
+    """The query and the documents of a conversation."""
+    contents = [message["content"] for message in body["messages"]]
+    query = contents[-1].removeprefix("Search Query: ").partition(". \n")[0]
+    return query, [text.partition("] ")[2] for text in contents[3:-1:2]]
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Endpoint
     protocol_version = "HTTP/1.1"
@@ -78,8 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not held:
                 server.statuses[status or 200] += 1
             if status is None and not held:
-                pairs = [(body["query"], text) for text in body["documents"]] if "query" in body else []
-                server.answered.update(pairs or [("", text) for text in body["input"]])
+                server.answered.update(_pairs(body))
         if held:
             threading.Event().wait()
         if status is not None:
@@ -91,6 +108,11 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             results.sort(key=lambda entry: -float(entry["relevance_score"]))
             self._send(200, server.spoil({"results": results, "usage": {"total_tokens": TOKENS}}))
+        elif "messages" in body:
+            query, texts = window(body)
+            order = sorted(range(1, len(texts) + 1), key=lambda number: -score(query, texts[number - 1]))
+            choices = [{"message": {"role": "assistant", "content": server.write(order)}}]
+            self._send(200, server.spoil({"choices": choices, "usage": {"total_tokens": TOKENS}}))
         else:
             data = [{"index": index, "embedding": vector(text)} for index, text in enumerate(body["input"])]
             self._send(200, server.spoil({"data": data[::-1], "usage": {"prompt_tokens": TOKENS}}))

@@ -72,7 +72,6 @@ def test_vectors_and_rankings_are_those_of_fp32(world: dict[str, Any]) -> None:
     encoder = Encoder(
         tokens=world["tokens"],
         model=world["retriever"] / "model",
-        rows=None,
         config=EncodeConfig(),
         batch_tokens=4_096,
         cuda=False,

@@ -30,6 +30,9 @@ PATIENCE = 60.0
 PER_RUN, WHILE = 6, 3
 """Minimum number of waits in which a run's artifacts finish, and maximum length of a further wait, in artifacts of mean
 duration."""
+LOOK_SECONDS, PAUSES = 0.02, 9
+"""Minimum seconds between two looks for a process, and the pause as a multiple of the look. On a cluster that was
+joined a look is a task on each node, and tasks without a pause would leave no processor to the run."""
 HANGS = 300.0
 """Seconds after which a run may count as hanging, if it also takes ten times as long as the undisturbed run."""
 FORK_SOCKET = "pymp-12345678/listener-12345678"
@@ -165,7 +168,10 @@ class Killer:
             self._wait(process, run, rng)
             given_up = time.monotonic() + PATIENCE
             while process.exitcode is None and time.monotonic() < given_up:
-                if self._find(process.pid or 0, kind):
+                looked = time.monotonic()
+                targets = self._find(process.pid or 0, kind)
+                pause = max(LOOK_SECONDS, PAUSES * (time.monotonic() - looked))
+                if targets:
                     process.join(rng.uniform(0, victims.VICTIMS[kind].within))
                     targets = self._find(process.pid or 0, kind)
                     if targets and _kill(targets[rng.integers(len(targets))]) and not _had_ended(kind, process):
@@ -173,7 +179,7 @@ class Killer:
                         self.remaining -= 1
                         self._on_kill(kills[-1])
                         break
-                process.join(0.02)
+                process.join(min(pause, max(0.0, given_up - time.monotonic())))
         process.join(max(1.0, limit - (time.monotonic() - began)))
         if process.exitcode is None:
             raise Broken(f"the command has not ended after {limit:.0f} s: {run.log}")

@@ -21,7 +21,7 @@ from sparring.components.systems.database import KEY, Address, Layout, Sent, Sou
 from sparring.components.systems.database_sources import FolderSource, TableSource
 from sparring.components.systems.stages.ranker import RankerStage
 from sparring.workflows.commands import system_folder
-from sparring.workflows.commands.shared_arguments import check_output, opened
+from sparring.workflows.commands.shared_arguments import check_output, newest, opened
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.experiments import loading
 from sparring.workflows.program import program
@@ -126,6 +126,7 @@ def _of_folder(arguments: argparse.Namespace) -> System:
 def _of_run(arguments: argparse.Namespace) -> System:
     """Open a system of a run, in the store. UserError if it has a stage that no database has."""
     experiment, store = opened(arguments)
+    experiment = newest(experiment, store, arguments)
     outcome, name = experiment.outcome, arguments.system
     finished(store, outcome.results)
     row = deployable.exported(outcome, store) if name is None else deployable.chosen(outcome, name)

@@ -26,7 +26,7 @@ from sparring.components.sources import trec
 from sparring.components.systems import model_folder
 from sparring.components.systems.config import FOLDER
 from sparring.workflows.commands import cards, database_export, group_files, system_folder
-from sparring.workflows.commands.shared_arguments import add_config, check_output, opened, run_command
+from sparring.workflows.commands.shared_arguments import add_config, check_output, newest, opened, run_command
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
 from sparring.workflows.stages.sentences import SentencesConfig
@@ -95,6 +95,7 @@ def call(arguments: argparse.Namespace) -> None:
         onnx_export.check_packages()
     check_output(arguments.directory, "another DIRECTORY")
     experiment, store = opened(arguments)
+    experiment = newest(experiment, store, arguments)
     finished(store, experiment.outcome.results)
     options = {key: getattr(arguments, key) for key in ("system", "groups", "adapters")} | {"onnx": onnx}
     command = run_command(arguments, local=False)

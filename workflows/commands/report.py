@@ -10,6 +10,7 @@ from sparring.workflows.commands.shared_arguments import (
     add_pair,
     check_output,
     check_places,
+    newest,
     opened,
     opened_pair,
 )
@@ -40,12 +41,12 @@ def call(arguments: argparse.Namespace) -> None:
         print(page)
         return
     experiment, store = opened(arguments)
-    finished(store, experiment.outcome.results)
+    finished(store, experiment.outcome.newest(store).results)
     folder = RunFolder(experiment, store)
     check_places(arguments, experiment, store, ())
     folder.write_plan()
     folder.link()
-    folder.write_report(set(), anew=True)
+    RunFolder(newest(experiment, store, arguments), store).write_report(set(), anew=True)
     print(folder.page)
 
 

@@ -19,6 +19,7 @@ from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import located, program
 from sparring.workflows.quantities import duration
+from sparring.workflows.report.early import EarlyVerdicts
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.report.timeline import timeline, where
@@ -88,6 +89,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
         waits, scores = list[float](), Scores(experiment.outcome.rows, store)
+        verdicts = EarlyVerdicts(experiment, store, expected)
         _say_before(scores, waiting, graph(wanted))
         executed = set[str]()
         if machine is not None:
@@ -97,9 +99,9 @@ def run_one(arguments: argparse.Namespace) -> None:
                 machine,
                 tracker,
                 expected,
-                first=scores.steps.keys(),
+                first=_first(experiment, scores),
                 on_waited=waits.append,
-                on_done=scores.after,
+                on_done=lambda node: [*scores.after(node), *verdicts.after(node)],
             )
         folder.link()
         if arguments.until is not None:
@@ -123,6 +125,12 @@ def run_one(arguments: argparse.Namespace) -> None:
     print("\n".join(["", *_next(arguments, experiment, store, folder.page)]))
 
 
+def _first(experiment: Experiment, scores: Scores) -> set[str]:
+    """Return the fingerprints of steps that somebody waits for: those that measure, and all of the first verdict."""
+    early = graph([outcome.results for outcome in experiment.outcome.early[:1]])
+    return {*scores.steps, *(node.fingerprint for node in early)}
+
+
 def _say_before(scores: Scores, waiting: list[Step], steps: list[Step]) -> None:
     """Print how many steps are done already, and the scores of systems that were measured before if a run goes on and
     measures others."""
@@ -144,7 +152,10 @@ def _done(executed: int, waiting: int, steps: int, seconds: float) -> str:
 def _next(arguments: argparse.Namespace, experiment: Experiment, store: Store, page: Path) -> list[str]:
     """Say where the report is, and with which commands to use what the run made."""
     lines = [f"report: {page}"]
-    if deployable.asked(experiment.outcome, store) is None:
+    try:
+        if deployable.asked(experiment.outcome, store) is None:
+            return lines
+    except UserError:  # no system is within the budget, which the verdict says
         return lines
     question = '"your question"'
     lines += [f"try:    {_command(arguments, 'search', question)}", f"page:   {_command(arguments, 'serve')}"]

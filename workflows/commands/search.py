@@ -107,7 +107,9 @@ def _of_run(arguments: argparse.Namespace) -> Answered:
         opened_here = library.Library(store, threads=cores(), models=_models(arguments))
         answered = _found(opened_here.system(plan), arguments, k)
     if name is None:
-        unfinished = "" if store.is_done(outcome.results) else "the run is not finished; "
+        interim = outcome.newest(store).interim
+        stage = "" if interim is None else f", and this is its choice {interim.moment}"
+        unfinished = "" if store.is_done(outcome.results) else f"the run is not finished{stage}; "
         who = outcome.retrieval.retriever.label if system is None else system.name
         hint = "--system NAME asks another" if outcome.ranked else "the experiment that this is made of asks others"
         print(f"{unfinished}{who} searches here; {hint}", file=sys.stderr)

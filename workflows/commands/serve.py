@@ -107,6 +107,8 @@ def call(arguments: argparse.Namespace) -> None:
 
     count, say = len(checked.systems), partial(print, file=sys.stderr if arguments.mcp else sys.stdout, flush=True)
     say(f"Opening {count} system{'s' if count > 1 else ''} ...")
+    if checked.moment:
+        say(f"  the run is not finished: the default system is its choice {checked.moment}")
     for name, reason in checked.left_out.items():
         say(f"  left out: {name}: {reason}")
     if arguments.mcp:
@@ -129,9 +131,9 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _make_folder(arguments: argparse.Namespace) -> None:
-    """Make the folder of a finished run. NotMade if the run is not finished."""
+    """Make the folder of a run that has a verdict. NotMade if it has none yet."""
     experiment, store = opened(arguments)
-    finished(store, experiment.outcome.results)
+    finished(store, experiment.outcome.newest(store).results)
     check_places(arguments, experiment, store, ())
     folder = RunFolder(experiment, store)
     folder.write_plan()

@@ -4,6 +4,7 @@ name."""
 import argparse
 import os
 import shlex
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -101,6 +102,17 @@ def run_command(arguments: argparse.Namespace, *, local: bool = True) -> str:
     cluster = getattr(arguments, "cluster", LAPTOP)
     words += ["--cluster", str(cluster)] if local and cluster not in (None, LAPTOP) else []
     return shlex.join([*program().split(), *places, "run", str(arguments.config), *words])
+
+
+def newest(experiment: Experiment, store: Store, arguments: argparse.Namespace) -> Experiment:
+    """Return the experiment with its newest outcome. If that is an early one, say so on stderr."""
+    if (interim := (experiment := experiment.newest(store)).outcome.interim) is not None:
+        print(
+            f"{arguments.config}: the run is not finished. This is its verdict {interim.moment}. "
+            f"{len(interim.missing)} of its systems are not measured yet. To go on: {run_command(arguments)}",
+            file=sys.stderr,
+        )
+    return experiment
 
 
 def other_runs(arguments: argparse.Namespace) -> str:

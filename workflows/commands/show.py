@@ -8,6 +8,7 @@ from sparring.workflows.commands.shared_arguments import (
     add_config,
     add_pair,
     labelled,
+    newest,
     opened,
     opened_pair,
     run_command,
@@ -51,12 +52,14 @@ def call(arguments: argparse.Namespace) -> None:
             print("of the config as it was then; `tune` begins anew:")
         print(json.dumps(trials.fields, indent=1) if arguments.json else trials_view(trials))
         return
-    if not store.is_done(experiment.outcome.results):
+    if not store.is_done(experiment.outcome.newest(store).results):
         if arguments.json:
             raise NotMade(f"{arguments.config}: no results yet: they are made last")
         print(view(experiment, store, pending(experiment.wanted, store), run_command(arguments)))
         return
-    metrics = RunFolder(experiment, store).metrics()
+    if not arguments.json and not store.is_done(experiment.outcome.results):
+        print(f"{view(experiment, store, pending(experiment.wanted, store), run_command(arguments))}\n")
+    metrics = RunFolder(newest(experiment, store, arguments), store).metrics()
     print(json.dumps(metrics, indent=1) if arguments.json else result_table.table(metrics))
 
 

@@ -5,28 +5,13 @@ work of the same process.
 """
 
 import atexit
-import multiprocessing
-import os
-import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sparring.components import progress
-from sparring.components.config import UserError
 from sparring.components.retrieval import lucene
-
-IDLE_SECONDS = 30.0
-"""Seconds without work after which a child ends, with Java's memory."""
-
-INHERITED = re.compile("_?JAVA|JDK|CLASSPATH|LD_|PATH|PYTHON")
-"""Prefixes of the variables that Java, Python or the linker read. Libraries set further variables during a run."""
+from sparring.workflows.distributed.child import Child, surroundings
 
 
 class InChild:
@@ -34,7 +19,7 @@ class InChild:
     constructor returns."""
 
     def __init__(self, *, work: Callable[..., Any], threads: int, **constructor: Any) -> None:
-        self._child, self._whole = _idle.taken(threads) or _Child(threads), True
+        self._child, self._whole = _idle.taken(threads) or Child(threads), True
         try:
             self._tell(work, {"threads": threads, **constructor})
         except BaseException:
@@ -64,65 +49,14 @@ class InChild:
             self._child.end()
 
 
-class _Child:
-    """A process that works for one worker after another."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads, self.surroundings = threads, surroundings()
-        self._pipe, child_end = multiprocessing.Pipe()
-        # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
-        # main module again, which in one of Ray's workers imports Ray.
-        code = "import sys; sys.path[:] = sys.argv[3:]; from sparring.workflows.distributed import java; "
-        code += "java.serve(*sys.argv[1:3])"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(child_end.fileno()), str(IDLE_SECONDS), *sys.path],
-            pass_fds=[child_end.fileno()],
-            stdin=subprocess.PIPE,
-        )
-        child_end.close()
-
-    def tell(self, *message: Any) -> None:
-        """Send a message, wait until it is done, and report the child's progress. EOFError or OSError if the child has
-        died."""
-        self._pipe.send(message)
-        while isinstance(failure := self._pipe.recv(), int):
-            progress.report(failure)
-        if failure is not None:
-            raise failure
-
-    def freed(self) -> bool:
-        """Check whether the child lives, and make it free its worker and wait for the next."""
-        try:
-            self.tell()
-        except Exception:
-            return False
-        return True
-
-    def end(self) -> int:
-        """End the process, and return its exit status."""
-        self._pipe.close()
-        status = self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return status
-
-
-def surroundings() -> tuple[Any, ...]:
-    """Return what a process inherits that Java or Python reads."""
-    inherited = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
-    with suppress(FileNotFoundError):  # the current folder was deleted meanwhile
-        return list(sys.path), inherited, os.getcwd()
-    return list(sys.path), inherited
-
-
 class _Idle:
     """The child that waits for work, if there is one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: Child | None = None
 
-    def taken(self, threads: int) -> _Child | None:
+    def taken(self, threads: int) -> Child | None:
         """Take the child if a new one would be the same. It may have more threads than requested."""
         child = self._swapped(None)
         if child is None:
@@ -132,7 +66,7 @@ class _Idle:
         child.end()
         return None
 
-    def keep(self, child: _Child) -> None:
+    def keep(self, child: Child) -> None:
         """Keep a child in place of the one that waits."""
         before = self._swapped(child)
         if before is not None:
@@ -144,7 +78,7 @@ class _Idle:
         if child is not None:
             child.end()
 
-    def _swapped(self, child: _Child | None) -> _Child | None:
+    def _swapped(self, child: Child | None) -> Child | None:
         with self._lock:
             before, self._child = self._child, child
             return before
@@ -152,45 +86,3 @@ class _Idle:
 
 _idle = _Idle()
 atexit.register(_idle.end)
-
-
-def serve(handle: str, idle_seconds: str) -> None:
-    """Run the child process. Make the worker that it is sent, give the worker each task, and free it at an empty
-    message.
-
-    Answer each message with None or the error. Before that, send the units that are done. End after `idle_seconds`
-    without a worker.
-    """
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # end without a traceback: the parent is interrupted too, and reports it
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    pipe = Connection(int(handle))
-    work: Any = None
-    while work is not None or pipe.poll(float(idle_seconds)):
-        try:
-            sent = pipe.recv()
-        except EOFError:
-            return
-        try:
-            if not sent:
-                if hasattr(work, "close"):
-                    work.close()
-                work = None
-            elif work is None:
-                make, constructor = sent
-                work = make(**constructor)
-            else:
-                with progress.listening(pipe.send):
-                    work(*sent)
-            pipe.send(None)
-        except UserError as error:
-            pipe.send(error)
-        except Exception as error:
-            pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def _die_with_parent() -> None:
-    """Exit when the parent process has died."""
-    os.read(0, 1)  # nothing is ever written there; it closes when the parent ends
-    os._exit(1)

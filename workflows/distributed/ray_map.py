@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparring.components import timing
-from sparring.components.config import UserError
 from sparring.workflows.distributed import nodes, resources
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.machine import Machine
@@ -45,6 +44,8 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks at the progress within the shards."""
 GROW_SECONDS = 5.0
 """Seconds between two looks for nodes that have joined."""
+STARVED_SECONDS = 20.0
+"""Seconds without a started process after which the progress says so."""
 SHARDS_ON_CPU, SHARDS_ON_GPU = 2, 3
 """Number of shards that a process has at once. On CPUs the second one waits in the process. On a GPU one is read, one
 computed and one written."""
@@ -70,6 +71,8 @@ class Advance(NamedTuple):
     """Counts of its worker."""
     under_way: int = 0
     """Units that are done within unfinished shards, as far as they were seen."""
+    note: str = ""
+    """Sentence for the progress about processes that died or do not start. Empty if all is well."""
 
 
 class Kind(NamedTuple):
@@ -191,6 +194,7 @@ class _RayMap:
         self._deaths = defaultdict[str, list[str]](list)
         """Nodes on which processes died with a shard, by its file. A node is "" if it is not known."""
         self._deaths_at_start: list[str] = []
+        self._restarts = 0
         self._any_done = False
         self._grown = self._looked = self._alone_since = time.monotonic()
         self._announced, self._under_way = False, dict[str, int]()
@@ -211,7 +215,15 @@ class _RayMap:
                 self._looked = time.monotonic()
                 files = [shard.file for process in self._processes for shard in process.shards()]
                 self._under_way = {file: units_in(self._out, file) for file in files}
-                yield Advance(0, {}, sum(self._under_way.values()))
+                yield Advance(0, {}, sum(self._under_way.values()), self._note())
+
+    def _note(self) -> str:
+        """Say in a few words which processes died, or that none has started for long."""
+        waited = time.monotonic() - self._alone_since
+        if waited > STARVED_SECONDS:
+            return f"no process has started for {waited:.0f} s; other programs may hold the processors"
+        died = "a process" if self._restarts == 1 else f"{self._restarts} processes"
+        return f"{died} died and started again" if self._restarts else ""
 
     def end(self, *, abandoned: bool) -> None:
         """Keep the processes for the next map. If this one is `abandoned`, end those that work on it.
@@ -320,7 +332,7 @@ class _RayMap:
         report: Report = answer
         shard = process.calls.pop(ref)
         if report.mistake:
-            raise UserError(report.mistake)
+            raise report.mistake
         if report.failure:
             raise _failure(report.failure)
         timing.record(report.time)
@@ -336,6 +348,7 @@ class _RayMap:
         """Let other processes fill the shards of one that has died, as often as the limits allow."""
         self._processes.remove(process)
         process.kill()
+        self._restarts += 1
         lost = process.shards()
         self._waiting.extendleft(reversed(lost))
         living = {node["NodeID"]: node["NodeManagerHostname"] for node in self._ray.nodes() if node["Alive"]}

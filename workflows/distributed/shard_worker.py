@@ -112,8 +112,8 @@ class Report(NamedTuple):
 
     counts: dict[str, float]
     time: list[timing.Interval]
-    mistake: str = ""
-    """Text of a user's mistake."""
+    mistake: UserError | None = None
+    """A user's mistake."""
     failure: str = ""
     """Traceback of any other error. If raised, it would reach the driver as one of Ray's, with Ray's advice."""
     skipped: bool = False
@@ -186,7 +186,7 @@ class MapProcess:
             return Report(work(), timing.drain())
         except UserError as error:
             self._failed = map_id
-            return Report({}, [], mistake=str(remade(error)))
+            return Report({}, [], mistake=_plain(remade(error)))
         except Exception:
             self._failed = map_id
             process = f"In process {os.getpid()} on {socket.gethostname()}:\n"
@@ -212,6 +212,11 @@ class MapProcess:
             with self._lock:
                 if not self._busy and time.monotonic() - self._last_used > idle_seconds:
                     ray.kill(ray.get_runtime_context().current_actor)
+
+
+def _plain(error: UserError) -> UserError:
+    """Return a mistake as every process can read it: without the fields of its own class, such as a path here."""
+    return UserError(str(error), key=error.key, code=error.code)
 
 
 class UnitsFile:

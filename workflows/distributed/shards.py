@@ -4,16 +4,19 @@ Each shard has one file, which is renamed into place when it is whole. A shard w
 descriptions of shards travel between processes. A worker writes its results straight to the shard's file.
 """
 
+import json
 from collections import Counter
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Mapping
+from contextlib import chdir, closing, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sparring.components import timing
-from sparring.components.files import remove_leftovers
+from sparring.components.config import UserError
+from sparring.components.files import read_json, remove_leftovers
 from sparring.workflows.distributed import oom
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.machine import Machine
@@ -21,6 +24,7 @@ from sparring.workflows.distributed.ray_map import Advance, map_on_ray
 from sparring.workflows.distributed.ray_map import Shard as Shard
 from sparring.workflows.distributed.shard_worker import Filler, Worker
 from sparring.workflows.store import attempts, transfer
+from sparring.workflows.store.dag import Function, description
 from sparring.workflows.store.progress import Progress
 
 
@@ -83,12 +87,59 @@ def map_shards(
             with oom.advise(advice), attempts.keeping(out, name, counts) as keep, closing(run):
                 for advance in run:
                     done += advance.size
-                    progress.set_done(done + advance.under_way)
+                    progress.set_done(done + advance.under_way, advance.note)
                     counts.update(advance.counts)
                     if advance.size:
                         keep()
             transfer.collect(out)
     return dict(counts)
+
+
+SUMMARY = "summary.json"
+"""File with the summary of a step that ran in a worker. It is removed once it was read."""
+
+
+def run_in_worker(function: Function, out: Path, machine: Machine, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a step function whole in a worker, and return its summary.
+
+    On a cluster that was joined, Ray chooses a node. Otherwise the worker is this process, which has the same disk and
+    memory as any other.
+    """
+    transfer.remove(out, SUMMARY)  # of an attempt whose source may have been another
+    step, folder = Shard(SUMMARY, 1, {}), Path.cwd()
+    constructor: dict[str, Any] = {"step": partial(function, **inputs), "out": str(out), "folder": str(folder)}
+    pool = machine.cluster.map
+    if machine.cluster.address is None:
+        with Filler(_Whole, out, pool.threads, constructor) as filler:
+            filler.fill(step.file, step.task)
+    else:
+        try:
+            for _ in map_on_ray(_Whole, [step], out, machine, pool, False, constructor):
+                pass
+        except UserError as error:
+            advice = ". A worker of the cluster looked for it: use a URL, or a path that all nodes see"
+            advice = advice if error.code == "missing-file" else ""
+            raise UserError(f"{error}{advice}", key=error.key, code=error.code) from None
+    transfer.download(out / SUMMARY)
+    summary: dict[str, Any] | None = read_json(out / SUMMARY)
+    transfer.remove(out, SUMMARY)
+    return summary or {}
+
+
+class _Whole:
+    """A worker that runs a step function, in the folder to which the paths in its configs are relative."""
+
+    on_demand: ClassVar = {"out": ("*",)}
+
+    def __init__(self, *, step: partial[Any], out: str, folder: str, threads: int) -> None:
+        self._step, self._out, self._folder = step, Path(out), Path(folder)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        inputs = transfer.localize(self._step.keywords, description(self._step.func).workers_read)
+        with chdir(self._folder) if self._folder.is_dir() else nullcontext():
+            summary = self._step.func(self._out, None, **inputs)
+        transfer.sync(self._out)
+        path.write_text(json.dumps(summary))
 
 
 def _map_inline(

@@ -51,7 +51,8 @@ class TaskQueue:
             return self._result, self._time, self._starts, self._failure
 
     async def take(self, last: int, *, rank: int, workers: int) -> tuple[int, dict[str, Any]] | None:
-        """Wait for a task with a number above `last`. Return its number and the task, or None after `close`.
+        """Wait for a task with a number above `last`. Return its number and the task, or None after `close`. If it was
+        started before, the task also has its number of `restarts`.
 
         `workers` is the number of workers of the group. It may differ after each start.
         """
@@ -66,7 +67,8 @@ class TaskQueue:
                 return None
             self._starts += rank == 0
             self._workers = workers
-            return self._number, self._task
+            again = {"restarts": self._starts - 1} if self._starts > 1 else {}
+            return self._number, {**self._task, **again}
 
     async def done(self, number: int, result: Any, time: list[timing.Interval], *, rank: int) -> None:
         """Report that the worker with this rank has done the task with this number."""

@@ -23,6 +23,9 @@ PROCESS = {"driver": 0.4e9, "map": 0.7e9, "score": 0.7e9, "java": 0.2e9, "train"
 """Bytes of a process that has imported what its work needs."""
 RAY = 0.9e9
 """Bytes of Ray's own processes on a machine."""
+RECORD, FILE, LISTED = 3e4, 1e3, 2e3
+"""Bytes that pass the driver for each step, measured on a store on S3, and for each file that workers write; bytes of
+the driver's memory for each of these files. The last two are assumptions."""
 LEARNED, GUESSED = (0.75, 1.35), (0.4, 1.6)
 """Range of a step's time as factors of its estimate: with rates from records, and with those of the table."""
 
@@ -39,6 +42,8 @@ class Row:
     """Bytes of the step's processes on the machine that has most of them."""
     gpu_memory: float = 0.0
     """Bytes of the largest process on a GPU."""
+    gpu_seconds: float = 0.0
+    """Seconds in which all GPUs compute."""
     spread: tuple[float, float] = EXACT
     """Range of the seconds, as factors."""
 
@@ -64,12 +69,13 @@ class Estimate:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of the run. With `parallel_steps`, those of the longest chain if these are more."""
+        """Seconds of the run. With `parallel_steps`, those of the longest chain or of the GPUs if these are more."""
         total, chains = sum(row.seconds for row in self.rows), {"": 0.0}
         for row in self.rows:
             before = max((chains.get(node.fingerprint, 0.0) for node in row.node.upstream), default=0.0)
             chains[row.node.fingerprint] = before + row.seconds
-        return max(total / self.site.cluster.parallel_steps, *chains.values())
+        on_gpus = sum(row.gpu_seconds for row in self.rows)
+        return max(total / self.site.cluster.parallel_steps, on_gpus, *chains.values())
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -104,6 +110,34 @@ class Estimate:
         """The most bytes that a process takes on a GPU."""
         return max((row.gpu_memory for row in self.rows), default=0.0)
 
+    @property
+    def gpu_share(self) -> float:
+        """Share of the run's time in which the GPUs compute."""
+        return sum(row.gpu_seconds for row in self.rows) / (self.seconds or 1.0)
+
+    @property
+    def gpu_idle(self) -> dict[str, float]:
+        """Seconds of steps in which they use no GPU, by step function, the longest first."""
+        idle: dict[str, float] = {}
+        for row in self.rows:
+            name = row.node.function.__name__
+            idle[name] = idle.get(name, 0.0) + row.seconds - row.gpu_seconds
+        return dict(sorted(idle.items(), key=lambda item: -item[1]))
+
+    @property
+    def driver(self) -> float:
+        """Bytes that pass the driver."""
+        return sum(RECORD + FILE * work.files + (work.driver or 0.0) for work in self._works)
+
+    @property
+    def head_memory(self) -> float:
+        """The most bytes of the driver and of Ray's own processes next to it."""
+        sizes = [
+            LISTED * work.files + sum(need.bytes for need in work.needs if need.pool == "driver")
+            for work in self._works
+        ]
+        return RAY + PROCESS["driver"] + max(sizes, default=0.0)
+
     def money(self, seconds: float) -> float | None:
         """Price some seconds. None without a price in the profile."""
         price = self.site.cluster.price_per_hour
@@ -113,6 +147,11 @@ class Estimate:
     def unknown(self) -> list[str]:
         """Labels of steps whose work is not known."""
         return [row.node.label for row in self.rows if row.work is None]
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Most requests to addresses, by the labels of their steps."""
+        return {row.node.label: row.work.requests for row in self.rows if row.work is not None and row.work.requests}
 
     @cached_property
     def problems(self) -> list[str]:
@@ -166,12 +205,18 @@ def _on_node(need: Need, site: Site) -> float:
 
 
 def works(
-    nodes: Iterable[Step], site: Site, store: Store, assumed: Mapping[str, float], *, seconds: float
+    nodes: Iterable[Step],
+    site: Site,
+    store: Store | None,
+    assumed: Mapping[str, float],
+    *,
+    seconds: float,
+    cache: dict[str, sizes.Collection] | None = None,
 ) -> tuple[dict[str, Work | None], list[sizes.Collection]]:
     """Describe the work of steps, inputs first, by their fingerprints; and size the collections. Sources are read for
-    so many seconds."""
+    so many seconds, unless `cache` has their sizes. Without a store no step is finished."""
     described, artifacts = dict[str, Work | None](), dict[str, Any]()
-    collections, cache = list[sizes.Collection](), dict[str, sizes.Collection]()
+    collections, cache = list[sizes.Collection](), {} if cache is None else cache
     for node in nodes:
 
         def value(bound: Any, node: Step = node) -> Any:
@@ -179,13 +224,14 @@ def works(
                 return artifacts[bound.fingerprint]
             if not isinstance(bound, Source):
                 return bound
-            record = store.record(node) if "documents" not in assumed else None
-            finished = finished_sizes(record, store.path(node)) if record is not None else None
+            record = store.record(node) if store is not None and "documents" not in assumed else None
+            finished = finished_sizes(record, store.path(node)) if store is not None and record is not None else None
             read = assume(finished, assumed) if finished else source_sizes(bound, assumed, seconds, cache)
             collections.append(read)
             return read
 
-        work = work_of(function_name(node.function), site, mapped(node.inputs, value))
+        bound = mapped(node.inputs, value)
+        work = work_of(function_name(node.function), site, bound, in_worker=node.description.in_worker)
         described[node.fingerprint], artifacts[node.fingerprint] = work, UNKNOWN if work is None else work.makes
     return described, collections
 
@@ -230,5 +276,6 @@ def _row(node: Step, work: Work | None, rates: Rates) -> Row:
         rates.seconds(node, work),
         max(_on_node(need, site) for need in needs),
         max(need.bytes if _on_gpu(need, site) else 0.0 for need in needs),
+        rates.gpu_seconds(node, work),
         EXACT if site.cluster.hardware is not None else LEARNED if measured else GUESSED,
     )

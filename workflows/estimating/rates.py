@@ -31,6 +31,7 @@ SECONDS = {
     "evaluate.results": 1.2e-8,
     "expand.expand_by_relevance": 1.5e-5,
     "ingest": 1e-4,
+    "latency.measure_latency": 10.0,
     "lucene.lucene_feedback": 8e-3,
     "lucene.lucene_index": 1e-6,
     "lucene.lucene_search": 8e-3,
@@ -83,6 +84,15 @@ class Rates:
         name, workers = short_name(function_name(node.function)), self.site.workers("map", gpu=False)
         on_cpus = (work.alone + work.after / workers) * self.slowness
         return self._starts(work) + self._works(name, work) + on_cpus
+
+    def gpu_seconds(self, node: Step, work: Work) -> float:
+        """Time the GPUs of a step's models and products. Count a second in which a part of the GPUs compute as that
+        part of a second."""
+        gpus = self.site.gpus * self.site.nodes
+        if not self.site.cuda or not (work.use or work.multiplies):
+            return 0.0
+        workers = self.site.workers(work.pool)
+        return self._works(short_name(function_name(node.function)), work) * min(1.0, workers / gpus)
 
     def _starts(self, work: Work) -> float:
         ray, models = self.site.cluster.mode == "ray" and work.pool != "driver", work.model is not None

@@ -30,6 +30,8 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
         print(f"estimate: none ({type(error).__name__}: {error})", file=sys.stderr)
         return None
     unknown = f", without {len(expected.unknown)} steps of unknown work" if expected.unknown else ""
+    if expected.requests:
+        unknown += f" and without the answers to {sum(expected.requests.values()):,} requests"
     low, high = (expected.money(seconds) for seconds in expected.between)
     price = "" if low is None or high is None else f", {low:,.2f} to {high:,.2f} in money"
     print(

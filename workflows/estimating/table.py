@@ -4,6 +4,9 @@ from sparring.workflows.estimating.estimate import Estimate, Row
 from sparring.workflows.estimating.sizes import ANY, Collection
 from sparring.workflows.quantities import between, duration, size
 
+WAITS = 4
+"""Number of step functions that are named for the time in which the GPUs wait."""
+
 
 def estimate_text(expected: Estimate) -> str:
     """Format the time, money, memory and disk of every step to run, and the whole."""
@@ -30,10 +33,17 @@ def estimate_text(expected: Estimate) -> str:
     lines += ["", *map(_collection_text, expected.collections[:1])]
     lines += [f"disk that must be free: {size(expected.disk)}{free}"]
     lines += [f"memory: {size(expected.memory)} of {size(site.memory)}{machines}"]
+    if site.cluster.address is not None:
+        lines.append(f"head: {size(expected.head_memory)} of memory; {size(expected.driver)} pass the driver")
     if cuda:
+        idle = ", ".join(f"{name} {duration(seconds)}" for name, seconds in list(expected.gpu_idle.items())[:WAITS])
+        lines.append(f"GPUs compute {expected.gpu_share:.0%} of the time; longest without them: {idle}")
         lines.append(f"memory of a process on a GPU: {size(expected.gpu_memory)} of {size(site.gpu_memory)}")
     if expected.unknown:
         lines.append(f"not estimated, and not in the sums: {', '.join(expected.unknown)}")
+    if expected.requests:
+        count, asking = sum(expected.requests.values()), ", ".join(expected.requests)
+        lines.append(f"not in the sums: the time and price of at most {count:,} requests to addresses: {asking}")
     lines += [f"note: {note}" for note in expected.notes]
     lines += [f"slow: {warning}" for warning in expected.warnings]
     lines += [f"{'then' if number else 'breaks first'}: {text}" for number, text in enumerate(expected.problems)]
@@ -56,4 +66,4 @@ def _cells(expected: Estimate, row: Row) -> list[str]:
         return ["?"] * 5
     on_gpu = size(row.gpu_memory) if row.gpu_memory else "-"
     money, kept = _money(expected, row.seconds), size(row.work.kept or 0.0)
-    return [duration(row.seconds), money, size(row.memory), on_gpu, kept]
+    return ["?" if row.work.requests else duration(row.seconds), money, size(row.memory), on_gpu, kept]

@@ -14,6 +14,7 @@ import numpy as np
 from sparring.components.config import listing
 from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.capabilities import longest
+from sparring.components.models.permutations import windows
 from sparring.components.models.shape import predicted_at_once, shape_of
 from sparring.components.retrieval.kind import DEFAULT, PART, index_kind_named, kind_named
 from sparring.components.training.terms import declared
@@ -28,6 +29,7 @@ from sparring.workflows.estimating.sizes import (
     UnknownSize,
     Vectors,
 )
+from sparring.workflows.steps.endpoints import TEXTS_PER_REQUEST
 
 STEPS = "workflows.steps."
 HEAP = 1e9
@@ -36,6 +38,8 @@ SELF_CHECK = 32
 """Rows whose training takes as long as a training's self-check."""
 TARGET, ANSWER, IN_FILE = 20.0, 4.0, 15.0
 """Mean tokens of a generator's target, of an answer, and of an expansion in a file."""
+JOINED_TEXT = 1.7e-6
+"""Seconds of the reference core to join the tokens of a text to those of the others and to compute their digest."""
 ORDERED_ID, WRITTEN_ROW, READ_ROW, JUDGED_QUERY = 6e-7, 7.5e-7, 2.5e-7, 7e-6
 """Seconds of the reference core to order a document's id, to merge and write a row of a ranking, to read a row or an id
 for mining, and to collect the documents that are relevant to a query."""
@@ -91,6 +95,8 @@ class Work:
     """Why the step is slower than necessary."""
     loads_models: bool = False
     """True if the step imports torch although no model computes."""
+    requests: int = 0
+    """Most requests to an address. How long it takes to answer is not known here."""
     multiplies: bool = False
     """True if the units are products of vectors' numbers, which a GPU computes faster."""
     read_seconds: float = 0.0
@@ -99,10 +105,16 @@ class Work:
     """Seconds of the reference core that the first worker takes while the others wait."""
     after: float = 0.0
     """Seconds of reference cores that workers without GPUs share after the rest."""
+    files: float = 0.0
+    """Number of files that workers write, each for a shard."""
+    driver: float | None = None
+    """Bytes of tables and models that the driver reads or writes, now or for the report. If None, those of a step that
+    runs in the driver: all of its inputs and its artifact."""
 
 
-def work_of(function: str, site: Site, inputs: Mapping[str, Any]) -> Work | None:
-    """Describe the work of a step, by its function's dotted path. None if the work is not known."""
+def work_of(function: str, site: Site, inputs: Mapping[str, Any], *, in_worker: bool = False) -> Work | None:
+    """Describe the work of a step, by its function's dotted path. None if the work is not known. `in_worker` says that
+    the whole function runs in a worker."""
     name, inputs = ".".join(function.rsplit(".", 2)[-2:]), Inputs(inputs)
     try:
         if name in WORK:
@@ -115,7 +127,16 @@ def work_of(function: str, site: Site, inputs: Mapping[str, Any]) -> Work | None
     except UnknownSize:
         return None
     kept = 1e5 if work.makes is UNKNOWN or work.makes is None else work.makes.bytes
-    return replace(work, kept=float(kept if work.kept is None else work.kept))
+    work = replace(work, kept=float(kept if work.kept is None else work.kept))
+    read = _bytes([inputs]) + float(work.kept or 0) if work.pool == "driver" and not in_worker else 0.0
+    return replace(work, driver=read if work.driver is None else work.driver)
+
+
+def _bytes(value: Any) -> float:
+    """Sum the bytes of all tables among inputs."""
+    if isinstance(value, (Mapping, list, tuple)):
+        return sum(map(_bytes, value.values() if isinstance(value, Mapping) else value))
+    return float(value.bytes) if isinstance(value, (Collection, Groups, Ranking, Vectors)) else 0.0
 
 
 def _rows(value: Any) -> float:
@@ -192,12 +213,12 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
     "choose.answer_ranks": lambda inputs: inputs.expanded,
     "choose.choose": _ranking,
     "choose.choose_several": _ranking,
+    "average.average": lambda inputs: inputs.trained,
     "choose.rank_groups": _rank_groups,
     "cross_validate.pool": lambda inputs: Ranking(sum(fold.queries for fold in inputs.folds), 0),
     "cross_validate.pool_selected": lambda inputs: Ranking(
         sum(next(iter(fold["measures"].values())).queries for fold in inputs.folds), 0
     ),
-    "evaluate.evaluate": lambda inputs: Ranking(inputs.ranking.queries, 0),
     "expand.chosen_queries": lambda inputs: _expanded(inputs.data, [inputs.split], 1, IN_FILE),
     "expand.concatenated": _concatenated,
     "expand.expand_by_relevance": _expanded_by_relevance,
@@ -228,7 +249,7 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
 
 def _ingest(site: Site, inputs: Inputs) -> Work:
     data = inputs.source
-    needs = (Need("hashes of all ids", 24.0 * (data.documents + data.rows), "driver"),)
+    needs = (Need("hashes of all ids", 24.0 * (data.documents + data.rows), "one"),)
     kept = data.documents * (0.6 * data.characters + 8) + 60.0 * data.rows
     amount = data.documents + 2.0 * data.rows
     return Work(amount=amount, makes=data, kept=kept, needs=needs, read_seconds=data.read_seconds)
@@ -240,8 +261,9 @@ def _tokenize(site: Site, inputs: Inputs) -> Work:
     lengths = [np.minimum(column, inputs.config.max_tokens) for column in (data.document_lengths, data.query_lengths)]
     tokens = documents * float(np.mean(lengths[0])) + data.rows * float(np.mean(lengths[1]))
     kept = 2 * tokens + 16.0 * (documents + data.rows)
-    needs = (Need("digests of all texts", 80.0 * documents, "driver"),)
-    return Work(amount=tokens, makes=data, pool="map", kept=kept, scratch=kept, needs=needs)
+    needs = (Need("digests of all texts", 80.0 * documents, "one"),)
+    alone = JOINED_TEXT * (documents + data.rows)
+    return Work(amount=tokens, makes=data, pool="map", kept=kept, scratch=kept, needs=needs, alone=alone)
 
 
 def _start(site: Site, inputs: Inputs) -> Work:
@@ -256,9 +278,37 @@ def _start_as_it_comes(site: Site, inputs: Inputs) -> Work:
     return _start(site, Inputs({**inputs, "config": config.model_copy(update=left_out)}))
 
 
-def _ask(site: Site, inputs: Inputs) -> Work:
-    """Nobody here knows how fast an address answers."""
-    raise UnknownSize("the time of an answer")
+def _rerank_at(site: Site, inputs: Inputs) -> Work:
+    """One request for each query."""
+    count = inputs.data.count(inputs.split)
+    makes = Ranking(min(count, inputs.queries or count), inputs.ranking.k)
+    return Work(amount=makes.rows, makes=makes, requests=makes.queries)
+
+
+def _order_at(site: Site, inputs: Inputs) -> Work:
+    """One request for each window of each query."""
+    work = _rerank_at(site, inputs)
+    return replace(work, requests=work.requests * len(windows(min(inputs.depth, inputs.ranking.k))))
+
+
+def _score_groups_at(site: Site, inputs: Inputs) -> Work:
+    """One request for each query, with the documents of all its groups."""
+    groups = inputs.groups
+    return Work(amount=groups.rows, makes=groups, requests=min(groups.groups, groups.queries or groups.groups))
+
+
+def _embed_at(site: Site, inputs: Inputs) -> Work:
+    """The address decides how many numbers a vector has."""
+    data = inputs.data
+    texts = data.count(inputs.split) if "split" in inputs else data.documents
+    whole, rest = divmod(texts, inputs.get("shard") or max(1, texts))
+    requests = whole * _requests(inputs.get("shard") or texts) + _requests(rest)
+    return Work(amount=texts, makes=UNKNOWN, requests=requests)
+
+
+def _requests(texts: int) -> int:
+    """Count the requests that embed the texts of one file."""
+    return -(-texts // TEXTS_PER_REQUEST)
 
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
@@ -317,7 +367,9 @@ def _encode(site: Site, inputs: Inputs) -> Work:
         model.config, model.shape, float(lengths.mean())
     )
     vectors = Vectors(count, round(numbers), 2 if config.vectors == "float16" else 4)
-    return _by_model(site, "encoding", model, count * _operations(model, lengths), vectors, precision=config.precision)
+    amount, ids = count * _operations(model, lengths), 40.0 * count if "split" in inputs else 0.0
+    more = {"precision": config.precision, "files": count / config.shard, "driver": ids}
+    return _by_model(site, "encoding", model, amount, vectors, **more)
 
 
 def _score(site: Site, model: Model, data: Collection, pairs: int, config: Any, makes: Any) -> Work:
@@ -497,14 +549,24 @@ def _mine(site: Site, inputs: Inputs) -> Work:
     stored = 0 if ranking is None else ranking.rows
     read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
     judged = inputs.data.count(inputs.split)
-    needs = (Need("the ranking that negatives come from, and what is relevant", 40.0 * read + 500.0 * judged, "one"),)
+    needs = (
+        Need("the ranking that negatives come from, and what is relevant", 40.0 * read + 500.0 * judged, "one"),
+        Need("queries and judgements", 3.0 * inputs.data.bytes, "driver"),
+    )
     return Work(
         amount=makes.groups + makes.rows / 150,  # a group takes as long as 150 candidates
         makes=makes,
         pool="map",
         alone=READ_ROW * (inputs.data.documents + stored) + JUDGED_QUERY * judged,
         needs=needs,
+        driver=inputs.data.bytes,
     )
+
+
+def _evaluate(site: Site, inputs: Inputs) -> Work:
+    """A worker measures the ranking. The driver reads it for the report."""
+    makes = Ranking(inputs.ranking.queries, 0)
+    return Work(amount=_rows([inputs, makes]), makes=makes, driver=inputs.ranking.bytes)
 
 
 def _results(site: Site, inputs: Inputs) -> Work:
@@ -530,14 +592,18 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "choose_neighbours.chosen": _choose_neighbours,
     "encode.encode_documents": _encode,
     "encode.encode_queries": _encode,
-    "endpoints.embed_documents_at": _ask,
-    "endpoints.embed_queries_at": _ask,
-    "endpoints.rerank_at": _ask,
+    "endpoints.embed_documents_at": _embed_at,
+    "endpoints.embed_queries_at": _embed_at,
+    "endpoints.order_at": _order_at,
+    "endpoints.rerank_at": _rerank_at,
+    "endpoints.score_groups_at": _score_groups_at,
     "evaluate.averages": _results,
+    "evaluate.evaluate": _evaluate,
     "evaluate.results": _results,
     "expand.expand_by_model": _expand_by_model,
     "fit_fusion.fit_fusion": _fit_fusion,
     "ingest.ingest": _ingest,
+    "latency.measure_latency": lambda site, inputs: Work(amount=1),
     "lucene.lucene_feedback": _lucene_search,
     "lucene.lucene_index": _lucene_index,
     "lucene.lucene_search": _lucene_search,

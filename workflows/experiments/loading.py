@@ -28,6 +28,7 @@ from sparring.workflows.stages import selection
 from sparring.workflows.stages.config import CollectionConfig, Default
 from sparring.workflows.store.dag import Step, counted
 from sparring.workflows.store.object_store import open_store
+from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Outcome
 
 CONFIG = "config.yaml"
@@ -56,8 +57,13 @@ class Experiment:
 
     @property
     def wanted(self) -> list[Step]:
-        """The steps at the ends of the graph."""
-        return [self.outcome.results, self.outcome.data, *self.outcome.pictures]
+        """The steps at the ends of the graph, in the order in which a run comes to them."""
+        early = [outcome.results for outcome in self.outcome.early]
+        return [*early, self.outcome.results, self.outcome.data, *self.outcome.pictures]
+
+    def newest(self, store: Store) -> "Experiment":
+        """Return the experiment with the last of its outcomes that has results. If none has, return it as it is."""
+        return replace(self, outcome=self.outcome.newest(store))
 
     @property
     def tree(self) -> dict[str, Any]:
@@ -306,6 +312,11 @@ def _build(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     finally:
         _being_built.reset(token)
     return outcome
+
+
+def is_named_by_another() -> bool:
+    """Check whether the experiment that is being read is one that another experiment names."""
+    return _outer_file() is not None
 
 
 def _outer_file() -> Path | None:

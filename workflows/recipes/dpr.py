@@ -20,9 +20,11 @@ from sparring.workflows.stages.config import (
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
+from sparring.workflows.stages.teacher import check_teacher, contender_named, teacher_by
 from sparring.workflows.stages.training import mined_k, mining, phase
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.mine import MineConfig
+from sparring.workflows.steps.score import ScoreConfig
 from sparring.workflows.store.dag import in_phase
 from sparring.workflows.systems.phases import TRAINING
 from sparring.workflows.systems.rows import Outcome, note_on
@@ -55,6 +57,9 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
         for key in ("pretrain", "start_from"):
             if getattr(self, key) is not None and self.train is None:
                 raise ValueError(f"{key}: a training begins from it, and there is no training; set `train`")
+        stages = (self.train, self.second_stage)
+        reads = any(train is not None and train.reads_teacher for train in stages)
+        check_teacher(self.teacher, self.contenders, reads=reads)
         check_difference(self.difference, self.train, self.second_stage)
         check_candidates(self.negatives, self.train, self.second_stage)
         return self
@@ -70,6 +75,9 @@ def build(config: Config) -> Outcome:
     sizes = Sizes(results)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
+        teacher = None
+        if config.teacher is not None:
+            teacher = teacher_by(contender_named(config.teacher, results, seed), ScoreConfig(), [])
         if config.train is not None:
             retriever = started(results, collection, untrained, config, seed).model
             stages = {"retriever": config.train, "retriever, second stage": config.second_stage}
@@ -85,6 +93,7 @@ def build(config: Config) -> Outcome:
                             rankings=negatives if config.negatives.negatives > 0 else None,
                             seed=[seed, stage],
                             config=config_of_phase,
+                            teacher=teacher,
                         )
                 last = results.refresh("retriever", retriever, seed=seed, entropy=True)
         sizes.add("start model" if config.train is None else "retriever", last, config.sizes, seed=seed)

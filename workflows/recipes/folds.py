@@ -97,6 +97,7 @@ def build(config: Config) -> Outcome:
         rows=systems,
         pictures=(),
         levels={},
+        early=(),
         of_several="one a fold",
     )
 

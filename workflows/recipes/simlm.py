@@ -15,10 +15,11 @@ from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.starting import StartedConfig, started
+from sparring.workflows.stages.teacher import Teacher, check_teacher, contender_named, teacher_by
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, mined_k, mining, phase, train_model
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
-from sparring.workflows.store.dag import in_phase
+from sparring.workflows.store.dag import Step, in_phase
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.lexical import Lexical
 from sparring.workflows.systems.model import Model
@@ -70,10 +71,12 @@ class Config(StartedConfig):
     """Further round of mining, with negatives from retriever 2's ranking (section 4.2). No stage builds on it. Null
     leaves it out."""
     ranker: RankerPhase | None = None
-    """Cross-encoder, trained with negatives from retriever 2's ranking."""
+    """Cross-encoder, trained with negatives from retriever 2's ranking. Null trains none, and leaves out `distilled`
+    unless a contender is the `teacher`."""
     distilled: TrainingPhase | None = None
-    """Third retriever, trained on the ranker's scores of groups that are mined from retriever 2's ranking. The paper's
-    loss is `listwise.kl` over the group (Eq. 5) and, with weight alpha, `simlm.contrastive` over the batch."""
+    """Third retriever, trained on the ranker's scores of groups that are mined from retriever 2's ranking, or on those
+    of the `teacher`. The paper's loss is `listwise.kl` over the group (Eq. 5) and, with weight alpha,
+    `simlm.contrastive` over the batch."""
     score: ScoreConfig = ScoreConfig()
     """Scoring of the groups that the ranker teaches with."""
     rerank: RerankConfig = RerankConfig()
@@ -85,6 +88,9 @@ class Config(StartedConfig):
     def _fits_together(self) -> Self:
         if self.without_pretraining and self.pretrain is None and self.start_from is None:
             raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
+        phases = (self.ranker, self.distilled)
+        reads = any(phase is not None and phase.train.reads_teacher for phase in phases)
+        check_teacher(self.teacher, self.contenders, reads=reads)
         if self.ranker is not None and self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever)
         learnt = {key: getattr(self, key) for key in ("retriever_2", "retriever_3", "ranker", "distilled")}
@@ -155,13 +161,18 @@ class Pipeline:
         if config.retriever_3 is not None:
             self.train_retriever(3, encoder, config.retriever_3, retriever_2)
 
-        if config.ranker is None:
-            return retriever_2, None
-        ranker = self.train_ranker(config.ranker, encoder, retriever_2)
+        teacher, ranker, judged = None, None, list[Step]()
+        if config.teacher is not None:
+            contender = contender_named(config.teacher, self.results, self.seed)
+            teacher = teacher_by(contender, config.score, judged)
+        if config.ranker is not None:
+            reranked = self.train_ranker(config.ranker, encoder, retriever_2, teacher)
+            ranker = reranked.ranker
+            teacher = teacher or teacher_by(reranked, config.score, judged)
 
-        if config.distilled is None:
-            return retriever_2, ranker.ranker
-        return self.distil(encoder, config.distilled, ranker), ranker.ranker
+        if config.distilled is None or teacher is None:
+            return retriever_2, ranker
+        return self.distil(encoder, config.distilled, retriever_2, teacher, ranker), ranker
 
     def train_retriever(
         self,
@@ -188,7 +199,7 @@ class Pipeline:
             return self.results.refresh(name, retriever, seed=self.seed)
 
     @in_phase("ranker")
-    def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Dense) -> Reranked:
+    def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Dense, teacher: Teacher | None) -> Reranked:
         """Train the ranker, a cross-encoder, with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
         name = "ranker over retriever 2"
         options: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
@@ -202,28 +213,31 @@ class Pipeline:
             seed=[self.seed, "ranker"],
             config=config,
             inputs=ScreenInputs(vectors=retrieval.vectors),
+            teacher=teacher,
             **options,
         )
         depth = self.config.rerank
-        reranking = Reranked(self.label(name), self.collection.data, retrieval, ranker, depth)
+        reranking = Reranked(self.label(name), self.collection.data, retrieval, depth, ranker=ranker)
         self.results.add(name, reranking, seed=self.seed, queries=depth.queries)
         return reranking
 
     @in_phase("distillation")
-    def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranked) -> Dense:
-        """Train the last retriever to score like the ranker, over negatives that retriever 2 ranks high (Eq. 5), and
-        retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
-        name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.over
-        assert isinstance(before, Dense)
+    def distil(
+        self, encoder: Model, config: TrainingPhase, before: Dense, teacher: Teacher, ranker: Model | None
+    ) -> Dense:
+        """Train the last retriever to score like the teacher, over negatives that retriever 2 ranks high (Eq. 5), and
+        retrieve with it. The teacher is the ranker, unless the config names a contender. It is frozen, so its scores
+        are computed beforehand."""
+        name, seed = "distilled retriever", [self.seed, "distilled"]
         groups = mine_groups(
             self.label(f"{name} groups"),
             self.collection,
             rankings=self.mining(before),
             seed=seed,
             config=config,
-            inputs=ScreenInputs(teacher.ranker, before.vectors),
+            inputs=ScreenInputs(ranker, before.vectors),
         )
-        judged = teacher.teach(self.label("judged"), groups, self.config.score)
+        judged = teacher(self.label("judged"), groups)
         retriever = train_model(
             self.label(name),
             self.collection,

@@ -1,7 +1,7 @@
 """`metrics.json`: the measures, the comparisons with their p, the verdict, and the time of each step."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sparring.components.files import read_json
 from sparring.workflows.experiments.expected import Expected
@@ -12,7 +12,7 @@ from sparring.workflows.report.sections.sizes import sizes
 from sparring.workflows.report.verdict import verdict_of
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import Row, SystemCost
+from sparring.workflows.systems.rows import Interim, Row, SystemCost
 
 METRICS = "metrics.json"
 
@@ -26,12 +26,16 @@ def metrics_of(
     costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",
+    needs: Mapping[str, Step | str] | None = None,
+    interim: Interim | None = None,
 ) -> Json:
     """Return the content of `metrics.json`.
 
     It has the rows, means, comparisons and the leading comparison of the step `results`, and the time of every finished
-    step. Optional keys are the `notes` of steps, tables of `sizes`, a paper's `expected` numbers, and `unmeasured`, the
-    reason why there are no rows. `verdict` is None if nothing was compared.
+    step. `needs` are the measurements of what systems need to answer queries, or the reasons why there are none.
+    Optional keys are these `needs`, the `notes` of steps, tables of `sizes`, a paper's `expected` numbers, and
+    `unmeasured`, the reason why there are no rows. `verdict` is None if nothing was compared. `interim` is the place of
+    an early outcome.
     """
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
@@ -51,13 +55,24 @@ def metrics_of(
         metrics["notes"] = notes
     if unmeasured:
         metrics["unmeasured"] = unmeasured
+    if read := list(_needs(needs or {}, store)):
+        metrics["needs"] = read
     if tables := list(sizes(steps, store)):
         metrics["sizes"] = tables
     if expected is not None:
         further = numbers(expected, systems, costs, steps, store, metrics["rows"])
         metrics["expected"] = expected.beside([*metrics["means"], *further])
-    verdict = verdict_of(metrics, systems, spent_by(systems, costs), store, results)
+    verdict = verdict_of(metrics, systems, spent_by(systems, costs), store, results, interim)
     return {**metrics, "verdict": None if verdict is None else verdict.json}
+
+
+def _needs(measured: Mapping[str, Step | str], store: Store) -> Iterator[Json]:
+    """Yield what each system needs to answer queries, or the reason why nothing was measured."""
+    for name, node in measured.items():
+        if isinstance(node, str):
+            yield {"system": name, "reason": node}
+        elif (record := store.record(node)) is not None:
+            yield {"system": name, **record["summary"]}
 
 
 def _notes(steps: Finished) -> list[str]:

@@ -7,13 +7,13 @@ from sparring.components.data.tables import QUERIES, read
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
 from sparring.workflows.experiments.expected import Expected
 from sparring.workflows.report.finished import Finished, Json, shown
-from sparring.workflows.report.sections.costs import SEARCHED
 from sparring.workflows.report.sections.costs import costs as costs_of
 from sparring.workflows.report.sections.entropies import entropies
 from sparring.workflows.report.sections.similarities import by_system
 from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost, cost_of
+from sparring.workflows.systems.system import SEARCHED
 
 GB, HOUR = 1e9, 3600.0
 INDEX = "GB of index"

@@ -1,8 +1,10 @@
 """Write `metrics.json` and the report of a run, one HTML file that needs no network."""
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from sparring.components.evaluation.budget import excess
 from sparring.components.evaluation.result_table import (
     across,
     averages_compared,
@@ -30,7 +32,7 @@ from sparring.workflows.report.sections.steps import run_steps
 from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import Row, SystemCost
+from sparring.workflows.systems.rows import Interim, Row, SystemCost
 
 GAME = (
     "A retriever finds documents for a query in the whole collection. A ranker reads the query together with each "
@@ -54,16 +56,19 @@ def write(
     costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",
+    needs: Mapping[str, Step | str] | None = None,
+    interim: Interim | None = None,
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures of `systems`; None, or unfinished, if there are none yet.
     `executed` are the fingerprints of the steps that ran just now. `note` is what a reader must know about the start
     model. `costs` are the costs that a recipe states, by default those of its systems. `expected` are the numbers of a
-    paper. `unmeasured` says why nothing can be measured.
+    paper. `unmeasured` says why nothing can be measured. `needs` are the measurements of what systems need.
+    `interim` is the place of an early outcome in its run.
     """
     steps = finished_steps(wanted, store)
-    metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
+    metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured, needs, interim)
     pair = (metrics["verdict"] or {}).get("comparison")
     compared = None if pair is None else (pair["system"], pair["baseline"])
     timed = list(costs_of(spent_by(systems, costs), store, metrics["rows"]))
@@ -89,6 +94,8 @@ def write(
         "refreshes": refreshes(steps, store),
         "screens": list(screens(steps, store)),
         "studies": [study for _, _, study in shown(steps, store, STUDY)],
+        "needs": _needs(metrics),
+        "limited": bool(metrics["verdict"] and metrics["verdict"]["budget"]),
         "costs": timed,
         "sizes": metrics.get("sizes", []),
         "spaces": spaces(systems, store),
@@ -100,6 +107,16 @@ def write(
     write_json(run / METRICS, metrics)
     write_page(run / REPORT, page)
     return metrics
+
+
+def _needs(metrics: Json) -> list[Json]:
+    """List what systems need to answer queries, the fastest first, with the limits that they exceed in words."""
+    excluded = ((metrics["verdict"] or {}).get("budget") or {}).get("excluded", {})
+    rows = [
+        {**row, "beyond": [excess(entry) for entry in excluded.get(row["system"], [])]}
+        for row in metrics.get("needs", [])
+    ]
+    return sorted(rows, key=lambda row: row.get("p95_ms", math.inf))
 
 
 def _about(rows: Sequence[Json], systems: Sequence[Row]) -> str:

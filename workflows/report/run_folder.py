@@ -133,6 +133,8 @@ class RunFolder:
             costs=outcome.costs,
             expected=self._experiment.expected,
             unmeasured=outcome.unmeasured,
+            needs=outcome.needs,
+            interim=outcome.interim,
         )
 
     def _computed(self, executed: Collection[str]) -> Json:
@@ -147,6 +149,8 @@ class RunFolder:
             outcome.costs,
             self._experiment.expected,
             outcome.unmeasured,
+            outcome.needs,
+            outcome.interim,
         )
 
     def _written(self, metrics: Json) -> Json | None:

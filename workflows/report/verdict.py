@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
+from sparring.components.config import listing
+from sparring.components.evaluation.budget import excess
 from sparring.components.evaluation.measures import within
 from sparring.components.evaluation.result_table import (
     BETTER,
@@ -21,17 +23,20 @@ from sparring.components.evaluation.result_table import (
     p_text,
     unsigned,
 )
+from sparring.components.evaluation.selection import replaced_at
 from sparring.components.evaluation.significance import THE_METHOD, sample_factor
 from sparring.workflows.quantities import size
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.sections.choice import choice
-from sparring.workflows.report.sections.costs import SEARCHED, costs
+from sparring.workflows.report.sections.costs import costs
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import Row, SystemCost, is_imported
-from sparring.workflows.systems.system import Computed
+from sparring.workflows.systems.rows import Interim, Row, SystemCost, is_imported
+from sparring.workflows.systems.system import SEARCHED, Computed
 
 BM25 = "BM25"
+MISSING = 4
+"""Number of missing systems that an early verdict names."""
 MOST_TIMES = 100
 """If a difference would take more than so many times as many queries to become clear, no number is given."""
 UNTRAINED = (
@@ -71,6 +76,26 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Limits on the chosen system, and the systems that exceed them."""
+
+    limits: Mapping[str, float]
+    excluded: Mapping[str, Sequence[Json]]
+    """Limits that each excluded system exceeds: `limit`, the system's `value` and the `most` that is allowed. `value`
+    is None if nothing was measured."""
+    without: str | None
+    """System that would have been chosen without limits, if it is excluded."""
+    gain: float | None
+    """Difference of that system from the chosen one on the selection queries."""
+    kept: bool
+    """True if a system keeps the limits."""
+    nearest: str | None
+    """The system that exceeds the limits least, if none keeps them. None if one does, or if none was measured."""
+    comparison: Comparison | None = None
+    """Comparison of `without` with the chosen system, on the measured queries."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The verdict of a run: `sentences` in words, and the numbers behind them."""
 
@@ -102,6 +127,12 @@ class Verdict:
     use."""
     milliseconds: float | None = None
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
+    needs: Mapping[str, float] | None = None
+    """Measured with one query after another: `p50_ms`, `p95_ms` and `p99_ms` over so many `queries`, `memory_gb` of the
+    process, `disk_gb` of all files, `open_seconds`, and `waiting_share`: the share of its time that the process waited
+    for a processor. None if it was not measured."""
+    budget: Budget | None = None
+    """Limits of the config on the chosen system. None if there are none."""
     money: float | None = None
     """Price of a query, if the config states the price of an address that it asks."""
     bytes: Mapping[str, int] = field(default_factory=dict)
@@ -112,6 +143,15 @@ class Verdict:
     selection_values: Mapping[str, float] = field(default_factory=dict)
     """Value of each candidate on the selection queries, the best first."""
     why_unselected: str = ""
+    moment: str = ""
+    """Moment of the run that the verdict is of: `after warm ranker`. Empty if the run is finished."""
+    missing: Sequence[str] = field(default_factory=list)
+    """Systems that the run measures after that moment."""
+    dearer: float | None = None
+    """Difference on the selection queries from which a missing system that costs more is chosen in place of `chosen`.
+    None if no such system is missing, or if the difference is unknown."""
+    cheaper: float | None = None
+    """The same for a missing system that costs less. Often negative: it may be a little worse."""
     anything_trained: bool = False
     updates: Sequence[int] = ()
     """Distinct lengths of the run's trainings."""
@@ -125,18 +165,45 @@ class Verdict:
         """Read what `written` holds, as `metrics.json` has it."""
         values = {key.name: written[key.name] for key in fields(cls)}
         compared, imported = values.pop("comparison"), [Comparison(**entry) for entry in values.pop("imported")]
-        return cls(**values, imported=imported, comparison=None if compared is None else Comparison(**compared))
+        budget = values.pop("budget")
+        if budget is not None:
+            excluded = budget.pop("comparison")
+            budget = Budget(**budget, comparison=None if excluded is None else Comparison(**excluded))
+        comparison = None if compared is None else Comparison(**compared)
+        return cls(**values, imported=imported, comparison=comparison, budget=budget)
 
     @property
     def json(self) -> Json:
-        """The verdict as `metrics.json` has it: its numbers, sentences and details."""
-        return {**asdict(self), "sentences": self.sentences, "details": self.details}
+        """The verdict as `metrics.json` has it: its numbers, and all sentences."""
+        return {**asdict(self), "sentences": self.sentences, "early": self.early, "details": self.details}
 
     @property
     def sentences(self) -> list[str]:
         """The verdict in words: the system, its value and the comparisons, then its cost, and what would be clearer."""
-        spoken = [self._headline, self._compared, *map(self._against_imported, self.imported), self._cost, self._next]
+        without = None if self.budget is None else self.budget.without
+        imported = [entry for entry in self.imported if not (self._excluded and entry.baseline == without)]
+        rivals = [self._compared, self._excluded, *map(self._against_imported, imported)]
+        spoken = [self._headline, *rivals, self._cost, self._next]
         return [sentence for sentence in spoken if sentence]
+
+    @property
+    def early(self) -> list[str]:
+        """Sentences on an early verdict: what is missing, and what would change the choice. Empty for a finished
+        run."""
+        if not self.moment:
+            return []
+        named = listing(map(in_prose, self.missing[:MISSING]))
+        more = f" and {len(self.missing) - MISSING} more" if len(self.missing) > MISSING else ""
+        sentences = [f"This verdict is early ({self.moment}). Not measured yet: {named}{more}."]
+        name, queries = in_prose(self.chosen or self.system), f"on the {self.selected_on} queries"
+        if self.dearer is not None:
+            gain = f"about {unsigned(self.dearer)} more {self.measure} {queries}"
+            sentences.append(f"A system that costs more than {name} must have {gain} to replace it.")
+        if self.cheaper is not None:
+            word, bound = ("less", "at most") if self.cheaper <= 0 else ("more", "at least")
+            number = f"{bound} about {unsigned(abs(self.cheaper))} {word}"
+            sentences.append(f"A system that costs less replaces it with {number}.")
+        return sentences
 
     def __str__(self) -> str:
         return " ".join(self.sentences)
@@ -149,9 +216,12 @@ class Verdict:
         named = {name, *((compared.system, compared.baseline) if compared else ())}
         if self.deploy and BM25 not in named and self.bm25 is not None:
             lines.append(f"{BM25} alone has {unsigned(self.bm25)}.")
+        if self.budget is not None and (beyond := [name for name in self.budget.excluded if name not in named]):
+            reached = "; ".join(_with(in_prose(name), self._excess(self.budget, name)) for name in beyond)
+            lines.append(f"Beyond the budget: {reached}.")
         if self.deploy is None:
             return [line for line in lines if line]
-        if not self.anything_trained:
+        if not self.anything_trained and not self.moment:
             lines.append(UNASKED.format(self.judgements) if self.judgements else UNTRAINED)
         alternatives = [] if compared is None else [compared.system, compared.baseline]
         alternative = next((rival for rival in reversed(alternatives) if rival != self.chosen), None)
@@ -175,7 +245,11 @@ class Verdict:
     def _headline(self) -> str:
         """Name the system, with its value, interval and queries."""
         name = in_prose(self.system)
-        if self.deploy is not None:
+        if self.budget is not None and not self.budget.kept:
+            reached = _with(name, self._excess(self.budget, self.system))
+            nearest = f"The nearest is {reached}: " if self.budget.nearest is not None else f"{reached} has "
+            start = f"No system is within the budget. {nearest}"
+        elif self.deploy is not None:
             start = f"Deploy {name}. "
         elif self.selected_on is not None and self.comparison is not None and self.comparison.only_system_trained:
             start = f"The best trained system on the {self.selected_on} queries is {name}. "
@@ -202,7 +276,7 @@ class Verdict:
     def _compared(self) -> str:
         """Compare the system with its alternative."""
         entry = self.comparison
-        if entry is None:
+        if entry is None or entry.system in self._beyond:
             return ""
         if entry.system == self.system:
             return self._against(entry)
@@ -233,11 +307,41 @@ class Verdict:
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
         return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
 
+    @property
+    def _beyond(self) -> set[str]:
+        """Systems that the budget excludes."""
+        return set() if self.budget is None else {*self.budget.excluded}
+
+    @property
+    def _excluded(self) -> str:
+        """Say which better system the budget excludes, by which limit, and what that system would gain."""
+        budget = self.budget
+        if budget is None or budget.without is None or not budget.kept:
+            return ""
+        start = f"The budget excludes {_with(in_prose(budget.without), self._excess(budget, budget.without))}"
+        entry = budget.comparison
+        if entry is None:
+            return (
+                start + "." if budget.gain is None else f"{start}. It has {budget.gain:.3f} more on {self.selected_on}."
+            )
+        values, p = f"{unsigned(entry.system_value)}, {p_text(entry.p_holm)}", in_prose(entry.baseline)
+        word = {UNCLEAR: "not clearly better", BETTER: "clearly better", WORSE: "clearly worse"}[entry.outcome]
+        between = "" if entry.low is None or entry.high is None else f" [{entry.low:+.3f}, {entry.high:+.3f}]"
+        return f"{start}. That is {word} than {p} ({values}): the difference is {entry.difference:+.3f}{between}."
+
+    @staticmethod
+    def _excess(budget: Budget, name: str) -> str:
+        """Say how a system exceeds the limits."""
+        return ", ".join(map(excess, budget.excluded[name]))
+
     def _against_imported(self, entry: Comparison) -> str:
         """Compare the system with a contender or a ranking from a file."""
         numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
         if entry.outcome == BETTER:
             return f"{in_prose(self.system)} is clearly better than {_with(in_prose(entry.baseline), numbers)}."
+        if entry.outcome == WORSE and entry.baseline in self._beyond and self.budget is not None:
+            reached = self._excess(self.budget, entry.baseline)
+            return f"{in_prose(entry.baseline)} is clearly better ({numbers}), but beyond the budget ({reached})."
         if entry.outcome == WORSE:
             return f"Keep {in_prose(entry.baseline)}: it is clearly better ({numbers})."
         return f"The difference from {_with(in_prose(entry.baseline), numbers)} is not clear."
@@ -249,6 +353,8 @@ class Verdict:
         sizes = [f"{size(self.bytes[kind])} of {noun}" for kind, noun in nouns.items() if self.bytes.get(kind)]
         needs = " and ".join(sizes)
         paid = "" if self.money is None else f" The addresses charge {1000 * self.money:,.2f} for 1,000 queries."
+        if self.needs is not None:
+            return f"{_answering(self.needs)}{f' It needs {needs}.' if needs else ''}{paid}"
         if self.milliseconds is None:
             return f"It needs {needs}.{paid}" if needs else paid.strip()
         took = f"A query took {latency(self.milliseconds)} in this run (measured with many queries at once)"
@@ -272,7 +378,9 @@ class Verdict:
     @property
     def _chosen(self) -> str:
         """Say which queries chose the systems."""
-        if self.why_unselected:
+        if self.budget is not None and not self.budget.kept:
+            return ""
+        if self.why_unselected and self.deploy is None:
             return f"No separate queries chose these systems: {self.why_unselected}."
         if self.selected_on is None:
             return ""
@@ -283,7 +391,7 @@ class Verdict:
         name, values = in_prose(self.chosen), self.selection_values
         if self.chosen not in values:
             return f"{name} was chosen on {queries}."
-        best = next(iter(values))
+        best = next(name for name in values if name not in self._beyond)
         dearer = f" {in_prose(best)} has {unsigned(values[best])} there, too little more for what it costs."
         return (
             f"{name} was chosen on {queries}, where it has {unsigned(values[self.chosen])}."
@@ -317,6 +425,15 @@ def latency(milliseconds: float) -> str:
     return f"{milliseconds:.{2 if milliseconds < 1 else 1 if milliseconds < 10 else 0}f} ms"
 
 
+def _answering(needs: Mapping[str, float]) -> str:
+    """Say how long a query takes that is asked by itself, and how much memory the process has."""
+    half, most, nearly_all = (latency(needs[key]) for key in ("p50_ms", "p95_ms", "p99_ms"))
+    return (
+        f"Of {needs['queries']:,} queries, asked one after another, half took at most {half}, 95 % at most {most} and "
+        f"99 % at most {nearly_all}, in a process of {size(int(1e9 * needs['memory_gb']))}."
+    )
+
+
 def _is_part(name: str, system: str) -> bool:
     """Check whether a system's name says that another one is a part of it."""
     return name != system and re.search(rf"(^|\+ |over ){re.escape(name)}( |,|$)", system) is not None
@@ -337,15 +454,17 @@ def verdict_of(
     spent: Sequence[SystemCost] = (),
     store: Store | None = None,
     results: Step | None = None,
+    interim: Interim | None = None,
 ) -> Verdict | None:
     """Return the verdict on measured systems. None if nothing was compared or chosen.
 
     `metrics` has the rows, means, comparisons and the leading comparison of the step `results`. `spent` are the costs
-    of systems, with artifacts in the store.
+    of systems, with artifacts in the store. `interim` is the place of an early outcome in its run.
     """
     lead = metrics["leading"] or {}
     chosen = lead.get("deploy")
-    subject = chosen or lead.get("system")
+    budget = lead.get("budget") or {}
+    subject = chosen or budget.get("nearest") or lead.get("system")
     if subject is None:
         return None
     place = leading_entry(metrics, lead["measure"])
@@ -362,6 +481,8 @@ def verdict_of(
     plain = (entry for entry in metrics["means"] if entry["system"] == BM25 and all(entry[k] == mean[k] for k in same))
     return Verdict(
         **{key: mean[key] for key in ("system", "collection", "split", "measure", "value", "queries")},
+        needs=_needs(metrics, subject),
+        budget=_budget(metrics, subject, mean, systems) if budget else None,
         low=low,
         high=high,
         deploy=None if chosen is None else subject,
@@ -380,7 +501,24 @@ def verdict_of(
         trained=any(row.trained for row in systems if row.name == subject),
         anything_trained=any(row.trained for row in systems),
         **({} if store is None else _artifacts(subject, metrics, systems, spent, store, results)),
+        **({} if store is None or interim is None else _early(interim, results, store)),
     )
+
+
+def _early(interim: Interim, results: Step | None, store: Store) -> Json:
+    """Return what a verdict takes from the place of an early outcome, and from its selection."""
+    values: Json = {"moment": interim.moment, "missing": list(interim.missing)}
+    selection = choice(results, store)
+    differences = None if selection is None else replaced_at(selection)
+    if results is None or selection is None or differences is None:
+        return values
+    entries = results.inputs["selection"].inputs["systems"]
+    level = next(entry["cost"] for entry in entries if entry["system"] == selection["deploy"])
+    if any(missing > level for missing in interim.missing.values()):
+        values["dearer"] = differences.dearer
+    if any(missing < level for missing in interim.missing.values()):
+        values["cheaper"] = differences.cheaper
+    return values
 
 
 def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Comparison:
@@ -409,6 +547,24 @@ def _comparison(metrics: Json, entry: Json, systems: Sequence[Row]) -> Compariso
         baseline_is_cheaper={system, baseline} <= expenses.keys() and expenses[baseline] < expenses[system],
         only_system_trained=trained.get(system, False) and not trained.get(baseline, True),
     )
+
+
+def _needs(metrics: Json, system: str) -> dict[str, float] | None:
+    """Read the numbers that were measured of a system."""
+    entry: Json = next((entry for entry in metrics.get("needs", []) if entry["system"] == system), {})
+    return {key: value for key, value in entry.items() if not isinstance(value, str)} or None
+
+
+def _budget(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> Budget:
+    """Read the budget of the selection, and the comparison of the best system that it excludes."""
+    budget = metrics["leading"]["budget"]
+    entries = [
+        entry
+        for entry in metrics["comparisons"]
+        if (entry["system"], entry["baseline"]) == (budget["without"], system)
+        and all(entry[key] == mean[key] for key in ("collection", "split", "measure"))
+    ]
+    return Budget(**budget, comparison=_comparison(metrics, entries[-1], systems) if entries else None)
 
 
 def _against_present(metrics: Json, system: str, mean: Json, systems: Sequence[Row]) -> list[Comparison]:

@@ -20,11 +20,12 @@ from sparring.components.models.configs import Pretrained, locate_model
 from sparring.components.sources.base import Source, sought
 from sparring.components.yaml_files import yaml_line
 from sparring.workflows.distributed.machine import Machine
+from sparring.workflows.distributed.shards import SUMMARY, run_in_worker
 from sparring.workflows.program import without_passwords
 from sparring.workflows.store import attempts, cache, s3, transfer
 from sparring.workflows.store.availability import NotMade, damage, remade
 from sparring.workflows.store.code_version import code_version
-from sparring.workflows.store.dag import Step, StepFailed, canonical, foreign_code, function_name, mapped
+from sparring.workflows.store.dag import Composite, Step, StepFailed, canonical, foreign_code, function_name, mapped
 from sparring.workflows.store.progress import PROGRESS
 from sparring.workflows.store.store import FAILURE, Store
 
@@ -48,7 +49,8 @@ def execute(
     `on_wait` is called with the name of a driver that holds the step, `on_start` when the wait is over.
     """
     out = store.path(node)
-    leaves = partial(node.leaves, node)
+    worker_for = machine if node.description.in_worker else None
+    leaves = partial(node.leaves, node) if worker_for is None else lambda name: name != SUMMARY
     with store.locked(node, on_wait) as finish, cache.holding(), transfer.left_to_workers(out, leaves):
         on_start()
         store.prefetch_records([node], refresh=True)
@@ -60,11 +62,17 @@ def execute(
         timing.drain()  # discard the times of a step that failed before
         try:
             _check_code(node)
-            store.fetch_inputs(node)
+            if worker_for is None:
+                store.fetch_inputs(node)
             attempts.resume(out)
             files = {name: code for reader in _readers(node) for name, code in _digests(reader.files()).items()}
             with timing.timed("compute"):
-                summary = node.function(out, machine, **resolve_inputs(node.inputs, store))
+                inputs = resolve_inputs(node.inputs, store)
+                summary = (
+                    node.function(out, machine, **inputs)
+                    if worker_for is None
+                    else run_in_worker(node.function, out, worker_for, inputs)
+                )
                 _check_summary(node, summary)
             for name in UNTIL_DONE:
                 (out / name).unlink(missing_ok=True)
@@ -120,7 +128,13 @@ def _check_code(node: Step) -> None:
 
 def resolve_inputs(value: Any, store: Store) -> Any:
     """Replace each upstream step among inputs by the path of its artifact."""
-    return mapped(value, lambda leaf: store.path(leaf) if isinstance(leaf, Step) else leaf)
+
+    def resolved(leaf: Any) -> Any:
+        if isinstance(leaf, Composite):
+            return leaf.resolved(store)
+        return store.path(leaf) if isinstance(leaf, Step) else leaf
+
+    return mapped(value, resolved)
 
 
 def check_present(nodes: Iterable[Step]) -> None:

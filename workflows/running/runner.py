@@ -91,11 +91,13 @@ def run_steps(
 def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Collection[str]) -> set[str]:
     """Run up to `limit` steps at once, in threads.
 
-    Of the steps that are ready, the `first` start first, then those with the longest chain.
+    Of the steps that are ready, the `first` start first, then those with the longest chain. A step that runs `alone`
+    starts once no other step runs or is ready.
     """
     remaining = {node.fingerprint: node for node in waiting}
     chains, ended = _chain_lengths(waiting), queue.SimpleQueue[tuple[Step, bool | BaseException]]()
     running: set[str] = set()
+    exclusive = {node.fingerprint for node in waiting if node.description.alone}
     executed: set[str] = set()
     failure: BaseException | None = None
 
@@ -111,7 +113,12 @@ def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Col
     while running or (remaining and failure is None):
         ready = [node for node in remaining.values() if not _depends_on(node, remaining.keys() | running)]
         ready.sort(key=lambda node: (node.fingerprint not in first, -chains[node.fingerprint]))
-        for node in ready[: limit - len(running)]:
+        together = [node for node in ready if not node.description.alone]
+        if together or running:
+            startable = [] if running & exclusive else together[: limit - len(running)]
+        else:
+            startable = ready[:1]
+        for node in startable:
             if failure is None:
                 started += 1
                 del remaining[node.fingerprint]

@@ -200,8 +200,8 @@ def _tell_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         # What FastAPI says of a body that it cannot even decode names nothing.
-        known = {400: UNDECODED, 404: "there is no such path; /openapi.json lists the paths"}
-        detail = known.get(error.status_code, error.detail)
+        details = {400: UNDECODED, 404: "there is no such path; /openapi.json lists the paths"}
+        detail = details.get(error.status_code, error.detail)
         return problem(request.scope["path"], error.status_code, detail, headers=error.headers)
 
     @app.exception_handler(OSError)

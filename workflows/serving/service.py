@@ -42,6 +42,8 @@ class Checked(NamedTuple):
     """Identity of the served systems. Equal for equal files."""
     folder: Path
     """Folder of the service's file and its marks."""
+    moment: str = ""
+    """Moment of an unfinished run whose verdict chose the default system."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,14 @@ class Served:
         if loading.is_system(self.config):
             return self._check_folder()
         experiment, store, plans, reasons = self._plans()
-        row = deployable.asked(experiment.outcome, store)
-        default = row.name if row is not None and row.name in plans else list(plans)[-1]
-        default = self.names[0] if self.names else default
-        return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run)
+        if self.names:
+            default = self.names[0]
+        else:
+            row = deployable.asked(experiment.outcome, store)
+            default = row.name if row is not None and row.name in plans else list(plans)[-1]
+        interim = experiment.outcome.newest(store).interim
+        moment = "" if interim is None else interim.moment
+        return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run, moment)
 
     def open(self) -> Answering:
         """Open all models and indexes. This takes seconds, and memory until the process ends."""

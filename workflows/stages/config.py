@@ -15,6 +15,7 @@ from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.sources.base import AnySource
 from sparring.components.training.config import TrainConfig
 from sparring.components.training.terms import LossTerm
+from sparring.workflows.stages.budget import BudgetConfig
 from sparring.workflows.stages.contender import Contender
 from sparring.workflows.steps.answers import AnswerConfig
 from sparring.workflows.steps.encode import EncodeConfig
@@ -96,6 +97,9 @@ class CollectionConfig(Config):
     contenders: dict[str, Contender] = Field({}, exclude_if=lambda contenders: not contenders)
     """Systems that you run today, by the name for tables. They are rows like others, and may be chosen. The system to
     deploy is compared with each."""
+    budget: BudgetConfig | None = Field(None, exclude_if=lambda budget: budget is None)
+    """Limits on the chosen system. If it is there, every system that could be chosen is measured: one query after
+    another, its memory and its size. Without limits (`{}`) nothing is excluded. If null, nothing is measured so."""
     analyse: EmbeddingSpaceConfig | None = None
     """Analysis of each measured retriever's embedding space: numbers and pictures in the report. If null, there is
     none."""
@@ -112,6 +116,13 @@ class RetrievalConfig(CollectionConfig):
         if not evaluate.measures:
             raise ValueError("measures: none; accepted: one or more, such as RR@10")
         return evaluate
+
+
+class FastConfig(Config):
+    """A smaller retriever."""
+
+    layers: int = Field(ge=1)
+    """Number of layers: the first ones of the start model."""
 
 
 class GeneratorPhase(Config):

@@ -28,6 +28,10 @@ class Contender(Config):
     """Address of an embedder with OpenAI's `/v1/embeddings`. Vectors are scaled to length 1 and searched exactly."""
     rerank_url: str | None = None
     """Address of a reranker with the `/v1/rerank` of Jina and Cohere. One request scores the documents of a query."""
+    chat_url: str | None = None
+    """Address of a language model with OpenAI's `/v1/chat/completions`, as a reranker. A prompt asks for the order of
+    20 documents at a time, in windows from the last document to the first (RankGPT; Sun et al., 2023). One request
+    orders a window. Such a contender cannot teach, because it writes no scores."""
     model: str | None = None
     """Name of the model at the address. Null sends none."""
     key_from: str | None = None
@@ -57,7 +61,7 @@ class Contender(Config):
     def _by_name(cls, value: Any) -> Any:
         return {"model": value} if isinstance(value, str) else value
 
-    @field_validator("embedder_url", "rerank_url")
+    @field_validator("embedder_url", "rerank_url", "chat_url")
     @classmethod
     def _is_an_address(cls, url: str | None) -> str | None:
         return None if url is None else checked_url(url)
@@ -70,31 +74,42 @@ class Contender(Config):
     @property
     def reranks(self) -> bool:
         """True if it has a reranker."""
+        return self.teaches or self.chat_url is not None
+
+    @property
+    def teaches(self) -> bool:
+        """True if it has a reranker with scores that other models can learn from."""
         return self.reranker is not None or self.rerank_url is not None
+
+    @property
+    def _urls(self) -> list[str | None]:
+        return [self.embedder_url, self.rerank_url, self.chat_url]
 
     @property
     def endpoint(self) -> Endpoint:
         """The address."""
         shared = {key: getattr(self, key) for key in Endpoint.model_fields if key != "url"}
-        return Endpoint(url=self.embedder_url or self.rerank_url or "", **shared)
+        return Endpoint(url=next(filter(None, self._urls), ""), **shared)
 
     @model_validator(mode="after")
     def _has_parts(self) -> Self:
-        parts = ("embedder", "embedder_url", "reranker", "rerank_url")
+        embedders, rerankers = ("embedder", "embedder_url"), ("reranker", "rerank_url", "chat_url")
         if not (self.embeds or self.reranks):
-            raise ValueError(f"it has no part; accepted: {listing(parts)}")
-        for model, url in (("embedder", "embedder_url"), ("reranker", "rerank_url"), ("embedder_url", "rerank_url")):
-            if getattr(self, model) is not None and getattr(self, url) is not None:
+            raise ValueError(f"it has no part; accepted: {listing([*embedders, *rerankers])}")
+        addresses = ("embedder_url", "rerank_url", "chat_url")
+        for keys in (embedders, rerankers, addresses):
+            stated = [key for key in keys if getattr(self, key) is not None]
+            if len(stated) > 1:
                 raise ValueError(
-                    f"{url}: there is `{model}` too; accepted: one of them. A reranker over another contender names it "
-                    "as `of`"
+                    f"{stated[-1]}: there is `{stated[0]}` too; accepted: one of them. A reranker over another "
+                    "contender names it as `of`"
                 )
         if self.of is not None and (self.embeds or not self.reranks):
             raise ValueError("of: it is for a reranker without an embedder; accepted: left out")
-        if self.embedder_url is None and self.rerank_url is None:
+        if not any(self._urls):
             for key in ("model", "key_from", "price", "requests_per_second"):
                 if getattr(self, key) is not None:
-                    raise ValueError(f"{key}: it is for an address; accepted: left out, or embedder_url or rerank_url")
+                    raise ValueError(f"{key}: it is for an address; accepted: left out, or {listing(addresses)}")
         if self.embedder_url is None and (self.query_prompt or self.document_prompt):
             raise ValueError("query_prompt and document_prompt are for `embedder_url`; those of a model are its keys")
         return self

@@ -1,7 +1,10 @@
 """Selects which comparison leads: the best trained system against the best untrained one, both on another split."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from sparring.components.config import Invalid
+from sparring.workflows.stages.budget import latency
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.steps.select import select
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
@@ -32,6 +35,14 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
         outcome = replace(outcome, note=note.strip())
     if outcome.unmeasured:
         return outcome
+    unselected = evaluate.select in (None, evaluate.split) or evaluate.select_by is None
+    if config.budget is not None and config.budget.limits and unselected:
+        raise Invalid(
+            "budget: it limits which system is chosen, and nothing chooses one. Name a split other than the measured "
+            "one as `evaluate.select` and a measure by judgements, or leave the budget out.",
+            "no-selection",
+            "budget",
+        )
     if evaluate.select == evaluate.split:
         return _led(outcome, "evaluate.select is the measured split")
     if evaluate.select is None:
@@ -39,12 +50,24 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
     if evaluate.select_by is None:
         reason = "no measure of evaluate.measures is by judgements"
         return _led(outcome, f"{reason}, so weights of fusions are the defaults too")
-    return _led(outcome, _selection(outcome, evaluate.select, evaluate.select_by))
+    limits = None if config.budget is None else config.budget.limits
+    if limits is not None:
+        with in_phase(EVALUATION):
+            needs = {row.name: latency(row, evaluate.select) for row in outcome.ranked.values() if not row.oracle}
+        outcome = replace(outcome, needs=needs)
+    selection = _selection(outcome, evaluate.select, evaluate.select_by, limits)
+    early = [
+        replace(_led(before, _among(before, selection)), needs={name: outcome.needs[name] for name in before.ranked})
+        if outcome.needs
+        else _led(before, _among(before, selection))
+        for before in outcome.early
+    ]
+    return replace(_led(outcome, selection), early=early)
 
 
 @in_phase(EVALUATION)
-def _selection(outcome: Outcome, split: str, measure: str) -> Step:
-    """Select by the systems' rankings of a split."""
+def _selection(outcome: Outcome, split: str, measure: str, limits: Mapping[str, float] | None) -> Step:
+    """Select by the systems' rankings of a split, among those within the budget."""
     systems = [
         {
             "system": row.name,
@@ -53,6 +76,7 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
             "ranking": row.system.ranking(split),
             "queries": row.queries,
             **({"cost": outcome.levels[row.name]} if row.name in outcome.levels else {}),
+            **({} if limits is None else {"limits": limits, "measured": outcome.needs[row.name]}),
         }
         for row in outcome.rows
         if row.system is not None
@@ -65,15 +89,27 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
     measured = {node.fingerprint: node.label for node in graph([outcome.results])}
     taken = set(measured.values())
     nodes = [node for node in graph([selection]) if node.fingerprint not in measured]
-    return relabelled(
-        selection,
-        {node.fingerprint: f"{node.label} ({split})" for node in nodes if node.label in taken},
-        {node.fingerprint: EVALUATION for node in nodes},
-    )
+    phases = {node.fingerprint: EVALUATION for node in nodes}
+    for before in reversed(outcome.early):  # what an early outcome needs is made in its phase
+        for node in graph([_among(before, selection)])[:-1]:
+            if node.fingerprint in phases:
+                phases[node.fingerprint] = before.results.phase
+    labels = {node.fingerprint: f"{node.label} ({split})" for node in nodes if node.label in taken}
+    return relabelled(selection, labels, phases)
 
 
-@in_phase(EVALUATION)
+def _among(early: Outcome, selection: Step) -> Step:
+    """Select among the systems of an early outcome, as a whole run's selection does."""
+    assert early.interim is not None
+    rows = {(row.name, row.seed) for row in early.rows}
+    systems = [entry for entry in selection.inputs["systems"] if (entry["system"], entry["seed"]) in rows]
+    inputs = {**selection.inputs, "systems": systems}
+    label = f"{selection.label} {early.interim.moment}"
+    return replace(step(label, selection.function, **inputs), phase=early.results.phase)
+
+
 def _led(outcome: Outcome, selection: Step | str) -> Outcome:
     """Add the selection to the results, or the reason why there is none."""
     node = outcome.results
-    return replace(outcome, results=step(node.label, node.function, **{**node.inputs, "selection": selection}))
+    results = step(node.label, node.function, **{**node.inputs, "selection": selection})
+    return replace(outcome, results=replace(results, phase=node.phase))

@@ -33,6 +33,10 @@ class StartedConfig(RetrievalConfig):
     retriever may have shared towers: both towers then begin from that encoder. Each seed begins from the same seed of
     the other experiment. The result is measured as `pre-trained`. If null, the retriever begins from the model as it
     is."""
+    teacher: str | None = None
+    """Contender whose reranker teaches, by its name among `contenders`. Its scores are the teacher's for losses that
+    read some, such as `distillation`, instead of those of a ranker that the recipe trains. An address is asked once for
+    a pair. If null, no contender teaches."""
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:

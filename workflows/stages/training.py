@@ -10,6 +10,7 @@ from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import TrainingPhase, predicts_differences
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.stages.pretraining import generator
+from sparring.workflows.stages.teacher import Teacher
 from sparring.workflows.steps.mine import MineConfig, mine
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.screen import screen
@@ -65,11 +66,15 @@ def phase(
     seed: list[Any],
     config: TrainingPhase,
     inputs: ScreenInputs = NO_INPUTS,
+    teacher: Teacher | None = None,
     part: str | None = None,
     **options: Config,
 ) -> Model:
-    """Mine as many groups as the training takes, and train the model on them. `options` are as for `train_model`."""
+    """Mine as many groups as the training takes, and train the model on them. If its losses need scores, the `teacher`
+    adds them. `options` are as for `train_model`."""
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
+    if teacher is not None and config.train.reads_teacher:
+        groups = teacher(f"{label} scored groups", groups)
     return train_model(
         label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config, part=part, **options
     )

@@ -16,9 +16,9 @@ from sparring.workflows.steps.score import RerankConfig
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.store.dag import Step, in_phase, step
 from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.endpoints import RemoteDense, RemoteReranked
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.phases import UNTRAINED
-from sparring.workflows.systems.remote import RemoteDense, RemoteReranked
 from sparring.workflows.systems.reranked import Reranked
 from sparring.workflows.systems.system import Computed, System
 
@@ -76,10 +76,10 @@ def _contending(
         first = RemoteDense(
             name,
             collection.data,
-            contender.endpoint,
-            contender.price,
-            k=config.k,
-            encode=config.encode,
+            config.k,
+            config.encode,
+            endpoint=contender.endpoint,
+            price=contender.price,
             query_prompt=contender.query_prompt,
             document_prompt=contender.document_prompt,
         )
@@ -91,17 +91,21 @@ def _contending(
             "unknown-name",
             f"contenders.{name}.of",
         )
-    if contender.rerank_url is not None:
-        endpoint, price = contender.endpoint, contender.price
+    depth = RerankConfig(depth=contender.depth, queries=contender.queries)
+    if contender.rerank_url is not None or contender.chat_url is not None:
         return RemoteReranked(
-            name, collection.data, endpoint, price, over=first, depth=contender.depth, sample=contender.queries
+            name,
+            collection.data,
+            first,
+            depth,
+            endpoint=contender.endpoint,
+            price=contender.price,
+            by_prompt=contender.chat_url is not None,
         )
     if contender.reranker is None:
         return first
     ranker = collection.model_as_it_comes(f"{name} reranker", contender.reranker, objective="ranker")
-    return Reranked(
-        name, collection.data, first, ranker, RerankConfig(depth=contender.depth, queries=contender.queries)
-    )
+    return Reranked(name, collection.data, first, depth, ranker=ranker)
 
 
 def from_files(collection: Collection, config: CollectionConfig) -> dict[str, Computed]:

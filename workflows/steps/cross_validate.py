@@ -14,13 +14,13 @@ from sparring.components.files import read_json, replacing
 from sparring.workflows.store.dag import Description
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", in_worker=True)
 def pool(out: Path, machine: Any, *, folds: list[Path]) -> dict[str, Any]:
     """Write the values of all folds' queries as those of one split. `folds` are artifacts of `evaluate`."""
     return _pooled(out, folds)
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", in_worker=True)
 def pool_selected(out: Path, machine: Any, *, folds: list[dict[str, Any]], kind: Kind) -> dict[str, Any]:
     """Pool the values of all folds, each with the system that the fold selected.
 

@@ -21,7 +21,7 @@ from sparring.components.data.vectors import (
     read_rows,
     save_rows,
 )
-from sparring.components.files import read_json, remove, replacing, write_array, write_json
+from sparring.components.files import read_json, remove, replacing, write_json
 from sparring.components.retrieval.kind import DEFAULT, kind_of
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
@@ -44,7 +44,7 @@ class EncodeConfig(Config):
     """Type of the numbers in the stored vectors."""
 
 
-MODELS = {"tokens": ("*",), "retriever": ("model/*.safetensors", "state/*"), "data": ("documents.parquet",)}
+MODELS = {"tokens": ("*",), "retriever": ("model/*.safetensors", "state/*"), "data": ("*.parquet",)}
 """Inputs that only the workers read."""
 
 
@@ -98,10 +98,8 @@ def encode_queries(
     """Write `queries.npy`, the representations of the split's queries in the order of the queries table, and
     `queries.json`, their ids."""
     ids = query_ids_of(data, [split]).to_pylist()
-    splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
-    write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
-    counted = _encoded(out, machine, shards, tokens, retriever, config, rows=out / "rows.npy")
+    counted = _encoded(out, machine, shards, tokens, retriever, config, data=str(data), split=split)
     write_json(out / "queries.json", ids)
     map_shards(
         _Joining,
@@ -112,7 +110,7 @@ def encode_queries(
         unit="files",
         vectors=str(out),
     )
-    transfer.remove(out, "part-*.npy", "rows.npy")
+    transfer.remove(out, "part-*.npy")
     return {"queries": len(ids), **counted}
 
 
@@ -123,10 +121,10 @@ def _encoded(
     tokens: Path,
     retriever: Path,
     config: EncodeConfig,
-    rows: Path | None = None,
+    **queries: str,
 ) -> dict[str, float]:
     """Encode shards of one side's texts. If the retriever is not dense, write the name of its kind too. Return the
-    workers' counts."""
+    workers' counts. `queries` are the collection and the split of queries."""
     kind, cuda = read_json(retriever / "model" / MODEL_CONFIG)["kind"], machine.cuda
     if kind != DEFAULT:
         write_json(out / KIND, kind)
@@ -140,7 +138,7 @@ def _encoded(
         gpu=cuda,
         tokens=tokens,
         model=retriever / "model",
-        rows=rows,
+        **queries,
         config=config,
         batch_tokens=machine.batch_tokens,
         cuda=cuda,
@@ -150,10 +148,21 @@ def _encoded(
 class Encoder:
     """A worker that turns rows of a token store into a retriever's representations.
 
-    `rows` is a file with the rows that the shards count. If None, the shards count all texts of a side.
+    With `data` and `split`, the shards count the queries of this split. If None, they count all texts of a side.
     """
 
-    def __init__(self, *, tokens: Path, model: Path, rows: Path | None, config: EncodeConfig, **options: Any) -> None:
+    on_demand: ClassVar = {"data": ("*",)}
+
+    def __init__(
+        self,
+        *,
+        tokens: Path,
+        model: Path,
+        config: EncodeConfig,
+        data: str | None = None,
+        split: str | None = None,
+        **options: Any,
+    ) -> None:
         from sparring.components.data.token_store import TokenStore
         from sparring.components.models.inference import Texts, TimedInference
 
@@ -164,7 +173,7 @@ class Encoder:
             "query": Texts(store.template, store.queries, limits.query_tokens),
             "document": Texts(store.template, store.documents, limits.document_tokens),
         }
-        self._rows, self._dtype = None if rows is None else np.load(rows), config.vectors
+        self._rows, self._dtype = None if data is None else _rows_of(Path(data), split), config.vectors
 
     def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
         """Read the texts of one shard."""
@@ -186,6 +195,12 @@ class Encoder:
     def lengths(self, side: str, rows: np.ndarray) -> np.ndarray:
         """Count the tokens (N,) of rows of the token store as the model reads them."""
         return self._readings[side].lengths(rows)
+
+
+def _rows_of(data: Path, split: str | None) -> np.ndarray:
+    """Return the rows of a split's queries in the queries table."""
+    splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
+    return np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False))
 
 
 class _Joining:

@@ -1,20 +1,20 @@
-"""Rerank, and embed, with models behind an address (`components.models.endpoints`).
+"""Rerank, teach and embed with models behind an address (`components.models.endpoints`).
 
 One worker asks. Each answer is in a file as soon as it comes, so a repeated command asks only for what has no answer.
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparring.components import progress
-from sparring.components.data.groups import query_ids_of
+from sparring.components.data.groups import Groups, query_ids_of, write_lists
 from sparring.components.data.tables import QUERIES, RANKING, document_text, read, rows_in, write
 from sparring.components.data.vectors import SHARDS, save_rows
 from sparring.components.files import read_json, save_array, write_array, write_json
@@ -29,6 +29,7 @@ from sparring.components.models.endpoints import (
     total,
     vectors,
 )
+from sparring.components.models.permutations import ordered, windows
 from sparring.components.retrieval.reordering import ShortLists
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
@@ -41,6 +42,17 @@ TEXTS_PER_REQUEST = 64
 """Number of texts that one request embeds."""
 USAGE = "usage.json"
 """File with what all answers of a step are counted as. It is written when nothing is left to ask."""
+
+
+class Scored(NamedTuple):
+    """Pairs that an address has scored."""
+
+    queries: np.ndarray
+    """Rows of the queries: (N,)."""
+    documents: np.ndarray
+    """Rows of the documents: (N,)."""
+    scores: Any
+    """Scores: (N,)."""
 
 
 def _refuses(endpoint: Endpoint, machine: Machine) -> None:
@@ -60,20 +72,104 @@ def rerank_at(
     endpoint: Endpoint,
     depth: int,
     queries: int | None,
+    before: list[Path],
 ) -> dict[str, Any]:
     """Write the measured queries' ranking with its first documents in the order of the scores at an address, as
-    `rerank` does. One request scores the documents of a query, and of other queries with the same text."""
+    `rerank` does.
+
+    One request scores the documents of a query, and of other queries with the same text. Pairs that the same address
+    has scored for the rankings `before`, to the same depth, are not asked again, and not counted.
+    """
+    if not (out / USAGE).exists():
+        lists, *earlier = (
+            ShortLists.read(folder, data, split, depth=depth, queries=queries) for folder in (ranking, *before)
+        )
+        earlier_scores = [Scored(first.queries, first.documents, first.top["score"].to_numpy()) for first in earlier]
+        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, earlier_scores)
+        write(out / "ranking.parquet", lists.reordered(values), RANKING)
+        write_json(out / USAGE, {**usage, "queries": len(np.unique(lists.queries))})
+    return _finished(out, "pairs.npy", "part-*.npy")
+
+
+@Description(
+    part="asking addresses", makes="taught groups", workers_read={"data": ("documents.parquet",)}, refuses=_refuses
+)
+def score_groups_at(
+    out: Path, machine: Machine, *, data: Path, groups: Path, endpoint: Endpoint, before: list[Path]
+) -> dict[str, Any]:
+    """Write the same groups with the scores at an address as teacher, as `score_groups` does.
+
+    One request scores the documents of a query in all its groups. Pairs that the same address has scored for the groups
+    `before` are not asked again, and not counted.
+    """
+    if not (out / USAGE).exists():
+        unscored = Groups(groups / "groups.parquet", data)
+        earlier = (Groups(folder / "groups.parquet", data) for folder in before)
+        earlier_scores = [Scored(_queries(groups), groups.documents, groups.teacher) for groups in earlier]
+        values, usage = _scored(out, machine, data, endpoint, _queries(unscored), unscored.documents, earlier_scores)
+        write_lists(groups / "groups.parquet", "teacher", values, out / "groups.parquet")
+        write_json(out / USAGE, usage)
+    return _finished(out, "pairs.npy", "part-*.npy")
+
+
+@Description(part="asking addresses", workers_read={"data": ("documents.parquet",)}, refuses=_refuses)
+def order_at(
+    out: Path,
+    machine: Machine,
+    *,
+    data: Path,
+    ranking: Path,
+    split: str,
+    endpoint: Endpoint,
+    depth: int,
+    queries: int | None,
+) -> dict[str, Any]:
+    """Write the measured queries' ranking with its first documents in the order that a language model at an address
+    writes (`components.models.permutations`). One request orders a window. The scores are 0, -1, -2 and so on."""
     if not (out / USAGE).exists():
         lists = ShortLists.read(ranking, data, split, depth=depth, queries=queries)
-        first, count = _first_with_text(data)[lists.queries], lists.documents.max(initial=0) + 1
-        distinct, inverse = np.unique(first * count + lists.documents, return_inverse=True)
-        write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))
-        shards = row_shards(len(np.unique(first)), QUERIES_PER_FILE, "part-{:05d}.npy")
-        usage = _asked(_Reranker, shards, "queries", out, machine, endpoint, data=data, pairs=out / "pairs.npy")
-        by_pair = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
-        write(out / "ranking.parquet", lists.reordered(by_pair[inverse]), RANKING)
-        write_json(out / USAGE, {"pairs": len(distinct), "queries": len(np.unique(lists.queries)), **usage})
+        values, usage = _scored(out, machine, data, endpoint, lists.queries, lists.documents, (), worker=_Orderer)
+        write(out / "ranking.parquet", lists.reordered(values), RANKING)
+        write_json(out / USAGE, {**usage, "queries": len(np.unique(lists.queries))})
     return _finished(out, "pairs.npy", "part-*.npy")
+
+
+def _queries(groups: Groups) -> np.ndarray:
+    """Return the row of each candidate's query: (C,)."""
+    return np.repeat(groups.queries, np.diff(groups.offsets))
+
+
+def _scored(
+    out: Path,
+    machine: Machine,
+    data: Path,
+    endpoint: Endpoint,
+    queries: np.ndarray,
+    documents: np.ndarray,
+    before: Sequence[Scored],
+    worker: type | None = None,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Let an address score pairs of rows (N,). Return fp32 scores (N,), and what the answers are counted as.
+
+    A pair that occurs twice, or whose score is among those `before`, is not asked again. If `worker` is None, a
+    request scores the documents of a query.
+    """
+    first, count = _first_with_text(data), rows_in(data / "documents.parquet")
+    keys = first[queries] * count + documents
+    distinct, places, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    values = np.full(len(distinct), np.nan, np.float32)
+    for scored in before:
+        keys = first[scored.queries] * count + scored.documents
+        matches = np.isin(keys, distinct)
+        values[np.searchsorted(distinct, keys[matches])] = scored.scores[matches]
+    missing = np.isnan(values)
+    pairs = np.stack(np.divmod(distinct[missing], count), 1)
+    write_array(out / "pairs.npy", np.column_stack([pairs, places[missing]]))
+    shards = row_shards(len(np.unique(pairs[:, 0])), QUERIES_PER_FILE, "part-{:05d}.npy")
+    options = {"data": data, "pairs": out / "pairs.npy"}
+    usage = _asked(worker or _Reranker, shards, "queries", out, machine, endpoint, **options)
+    values[missing] = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
+    return values[inverse], {"pairs": len(pairs), **usage}
 
 
 @Description(
@@ -147,12 +243,14 @@ class _Asker:
         self._endpoint, self._folder = endpoint, Path(folder)
         self._finished: Path | None = None
 
-    def _contents(self, task: dict[str, Any], requests: Mapping[str, Callable[[Client], Answer]]) -> Any:
-        """Return the contents of a shard's answers, and count them."""
-        if self._finished is not None:  # its shard's file is there
-            self._finished.unlink()
+    def _contents(
+        self, task: dict[str, Any], requests: Mapping[str, Callable[[Client], Answer]], *, unit: int = 1
+    ) -> Any:
+        """Return the contents of a shard's answers, and count all answers so far. An answer is progress by `unit`."""
         path = self._folder / f"asked-{task['start']:010d}.jsonl"
-        contents, usage = ask_all(self._endpoint, path, requests, partial(progress.report, 1))
+        if self._finished not in (None, path):  # its shard's file is there
+            self._finished.unlink()
+        contents, usage = ask_all(self._endpoint, path, requests, partial(progress.report, unit))
         write_json(self._folder / _usage_file(task), usage)
         transfer.upload(self._folder / _usage_file(task))
         self._finished = path
@@ -164,7 +262,7 @@ class _Reranker(_Asker):
 
     def __init__(self, *, data: Path, pairs: Path, **options: Any) -> None:
         super().__init__(**options)
-        queries, self._documents = np.load(pairs).T
+        queries, self._documents, self._places = np.load(pairs).T
         self._rows, starts = np.unique(queries, return_index=True)
         self._starts = np.append(starts, len(queries))
         texts = read(data / "queries.parquet", QUERIES, columns=["text"])["text"].take(self._rows)
@@ -185,6 +283,45 @@ class _Reranker(_Asker):
         answer = scores(client, self._endpoint, self._queries[place], distinct)
         by_text = dict(zip(distinct, answer.content, strict=True))
         return answer._replace(content=[by_text[self._texts[row]] for row in rows])
+
+
+class _Orderer(_Reranker):
+    """A worker that asks a language model for the order of each query's documents, window by window."""
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write the scores of some queries' documents. A window begins with the order that the windows before it
+        left."""
+        queries = range(task["start"], task["stop"])
+        orders = {query: self._first_order(query) for query in queries}
+        rounds = {query: windows(len(orders[query])) for query in queries}
+        for number in range(max(map(len, rounds.values()))):
+            spans = {query: spans[number] for query, spans in rounds.items() if number < len(spans)}
+            requests = {
+                f"{self._rows[query]}-{number}": partial(self._order, query, orders[query][start:stop])
+                for query, (start, stop) in spans.items()
+            }
+            answers = self._contents(task, requests, unit=0)
+            for (query, (start, stop)), permuted in zip(spans.items(), answers, strict=True):
+                window = orders[query][start:stop]
+                orders[query][start:stop] = [window[place] for place in permuted]
+            progress.report(sum(len(spans) == number + 1 for spans in rounds.values()))
+        scores = [self._scores(query, orders[query]) for query in queries]
+        save_array(path, np.concatenate(scores).astype(np.float32))
+
+    def _first_order(self, query: int) -> list[str]:
+        """List the texts of a query's documents in the order of its ranking, each once."""
+        span = slice(self._starts[query], self._starts[query + 1])
+        rows = self._documents[span][np.argsort(self._places[span])]
+        return list(dict.fromkeys(self._texts[row] for row in rows.tolist()))
+
+    def _order(self, query: int, texts: list[str], client: Client) -> Answer:
+        return ordered(client, self._endpoint, self._queries[query], texts)
+
+    def _scores(self, query: int, order: list[str]) -> np.ndarray:
+        """Return the negative places of a query's documents in an order of their texts."""
+        places = {text: place for place, text in enumerate(order)}
+        rows = self._documents[self._starts[query] : self._starts[query + 1]].tolist()
+        return np.array([-places[self._texts[row]] for row in rows])
 
 
 class _Embedder(_Asker):

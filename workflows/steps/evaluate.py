@@ -50,7 +50,9 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", version=2, refuses=_refuses, workers_read={"data": ("documents.parquet",)})
+@Description(
+    part="evaluation", version=2, refuses=_refuses, in_worker=True, workers_read={"data": ("documents.parquet",)}
+)
 def evaluate(
     out: Path,
     machine: Any,
@@ -173,7 +175,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     return answerable
 
 
-@Description(part="evaluation", version=3)
+@Description(part="evaluation", version=3, in_worker=True)
 def results(
     out: Path,
     machine: Any,
@@ -196,9 +198,12 @@ def results(
     lead = leading(selection, comparisons)
     first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []
     leading_systems = [name for name in dict.fromkeys([lead.get("deploy"), lead["system"]]) if name is not None]
+    budget = lead.get("budget", {})
+    without = budget["without"] if budget.get("kept") else None  # the better system that the budget excludes
+    excluded = [{"system": without, "baseline": name} for name in leading_systems[:1] if without is not None]
     comparisons = [
         {"system": name, "baseline": comparison["baseline"]}
-        for comparison in [*first, *comparisons]
+        for comparison in [*first, *excluded, *comparisons]
         for name in ([comparison["system"]] if comparison["system"] is not None else leading_systems)
         if name != comparison["baseline"]
     ]
@@ -215,13 +220,13 @@ def results(
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-@Description(part="evaluation")
+@Description(part="evaluation", in_worker=True)
 def nothing_measured(out: Path, machine: Any, *, after: Path) -> dict[str, Any]:
     """Write the `results` of an experiment that measures nothing. They are there once the step `after` is done."""
     return results(out, machine, systems=[], comparisons=[])
 
 
-@Description(part="evaluation", version=4)
+@Description(part="evaluation", version=4, in_worker=True)
 def averages(
     out: Path,
     machine: Any,

@@ -26,7 +26,7 @@ CONSTANTS = (5.0, 20.0, 60.0, 180.0)
 QUERIES = 1000
 
 
-@Description(part="search", version=4)
+@Description(part="search", version=4, in_worker=True, workers_read={"data": ("documents.parquet",)})
 def fit_fusion(
     out: Path,
     machine: Machine,

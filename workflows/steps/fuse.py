@@ -20,8 +20,11 @@ from sparring.components.retrieval.fusion import FusionConfig
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
+DOCUMENTS = {"data": ("documents.parquet",)}
+"""Files that neither fusion reads."""
 
-@Description(part="search", version=3)
+
+@Description(part="search", version=3, in_worker=True, workers_read=DOCUMENTS)
 def fuse(
     out: Path,
     machine: Machine,
@@ -48,7 +51,7 @@ def fuse(
     return {"queries": counts["queries"], "rows": counts["rows"]}
 
 
-@Description(part="search", version=3)
+@Description(part="search", version=3, in_worker=True, workers_read=DOCUMENTS)
 def fuse_expansions(
     out: Path,
     machine: Machine,

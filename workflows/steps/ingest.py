@@ -42,7 +42,7 @@ Clash = Callable[[Any, Any], Bad | None]
 """A function that describes what is wrong with a second record of the same id. It returns None if the two merge."""
 
 
-@Description(part="data", makes="collection", version=2)
+@Description(part="data", makes="collection", version=2, in_worker=True)
 def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`.
 

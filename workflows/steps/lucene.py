@@ -55,7 +55,7 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     query_ids_of(data, splits)
 
 
-SEARCHED = {"data": ("documents.parquet",), "index": ("*",), "out": ("ranking.parquet/*",)}
+SEARCHED = {"data": ("*.parquet",), "index": ("*",), "out": ("ranking.parquet/*",)}
 """Files that only the workers read."""
 
 

@@ -1,7 +1,8 @@
 """Quantise or shorten encoded vectors, and rescore what they find with better vectors."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from sparring.components.retrieval import quantised
 from sparring.components.retrieval.kind import DEFAULT
 from sparring.components.retrieval.quantised import Kind, Quantiser
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
+from sparring.workflows.distributed.shards import Shard, map_rows, map_shards, row_shards
+from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
@@ -30,7 +32,17 @@ def _refuses(retriever: Path) -> None:
         )
 
 
-@Description(part="search", version=2, droppable=("documents-*.npy",), refuses=_refuses)
+FILES_AT_ONCE = 64
+"""Number of files of vectors that a worker reads for the largest values. It changes no result."""
+
+
+@Description(
+    part="search",
+    version=2,
+    droppable=("documents-*.npy",),
+    workers_read={"vectors": ("documents-*.npy",), "out": ("documents-*.npy",)},
+    refuses=_refuses,
+)
 def smaller_vectors(
     out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
@@ -40,24 +52,26 @@ def smaller_vectors(
     `smaller.json` has the dimensions. For int8 it also has the widths of the steps, which hold for the whole
     collection.
     """
-    shards = document_shards(vectors)
-    settings = read_json(retriever / "model" / MODEL_CONFIG)
-    quantiser = Quantiser.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")
+    settings, lengths = read_json(retriever / "model" / MODEL_CONFIG), read_json(vectors / SHARDS)
+    plain = {"kind": kind, "normalize": settings["similarity"] == "cosine"}
+
+    def run(worker: type, shards: list[Shard], unit: str, **more: Any) -> None:
+        pool = machine.cluster.map
+        map_shards(worker, shards, out=out, machine=machine, pool=pool, unit=unit, vectors=str(vectors), **more)
+
+    # Without 8 bits the first file tells all that is needed.
+    groups = row_shards(len(lengths) if kind == "int8" else 1, FILES_AT_ONCE, "largest-{:05d}.npy")
+    run(_Largest, groups, "files", dimensions=dimensions, **plain)
+    largest = np.max([np.load(out / group.file) for group in groups], axis=0)
+    quantiser = Quantiser.unscaled(len(largest), None, **plain)
+    quantiser = quantiser.scaled(largest) if kind == "int8" else quantiser
     quantiser.save(out)
-    lengths = read_json(vectors / SHARDS)
     work = [Shard(name, length, {"file": name}) for name, length in lengths.items()]
-    map_shards(
-        _Shrinking,
-        work,
-        out=out,
-        machine=machine,
-        pool=machine.cluster.map,
-        unit="documents",
-        work=out,
-        vectors=vectors,
-    )
+    run(_Shrinking, work, "documents", work=str(out))
+    transfer.remove(out, "largest-*.npy")
+    sizes = transfer.finished_sizes(out)
     write_json(out / SHARDS, lengths)
-    size = sum((out / name).stat().st_size for name in lengths)
+    size = sum(sizes[name] for name in lengths)
     return {"documents": sum(lengths.values()), "dimensions": quantiser.dimensions, "bytes": size}
 
 
@@ -87,15 +101,33 @@ def rescore(
     return {"queries": len(lists.queries), "candidates": len(lists.documents), "rows": rows}
 
 
+class _Largest:
+    """A worker that computes the largest absolute values of each dimension in some files of vectors."""
+
+    on_demand: ClassVar = {"vectors": ("documents-*.npy",)}
+
+    def __init__(self, *, threads: int, vectors: str, dimensions: int | None, kind: Kind, normalize: bool) -> None:
+        self._shards = document_shards(Path(vectors))
+        self._quantiser = partial(Quantiser.unscaled, dimensions=dimensions, kind=kind, normalize=normalize)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        shards = self._shards[task["start"] : task["stop"]]
+        transfer.download(*shards.paths)
+        save_array(path, self._quantiser(shards[0].shape[1]).largest(shards))
+
+
 class _Shrinking:
     """A worker that writes one file of smaller vectors."""
 
-    def __init__(self, *, threads: int, work: Path, vectors: Path) -> None:
-        quantiser = quantised.read(work)
+    on_demand: ClassVar = {"vectors": ("documents-*.npy",), "work": ("documents-*.npy",)}
+
+    def __init__(self, *, threads: int, work: str, vectors: str) -> None:
+        quantiser = quantised.read(Path(work))
         assert quantiser is not None
-        self._quantiser, self._vectors = quantiser, vectors
+        self._quantiser, self._vectors = quantiser, Path(vectors)
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
+        transfer.download(self._vectors / task["file"])
         save_array(path, self._quantiser.documents(np.load(self._vectors / task["file"], mmap_mode="r")))
 
 

@@ -10,11 +10,12 @@ from pydantic import Field
 from sparring.components.config import Config
 from sparring.components.data.groups import Groups, write_lists
 from sparring.components.data.tables import RANKING, write
-from sparring.components.files import remove, save_array, write_array
+from sparring.components.files import save_array, write_array
 from sparring.components.retrieval.reordering import ShortLists
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.shards import map_rows
-from sparring.workflows.store.dag import Description
+from sparring.workflows.distributed.shards import map_shards, row_shards, run_in_worker
+from sparring.workflows.store import transfer
+from sparring.workflows.store.dag import Description, Function
 
 
 class ScoreConfig(Config):
@@ -36,8 +37,17 @@ class RerankConfig(ScoreConfig):
     """Number of the split's judged queries to rerank, the same queries for every ranking. Null reranks all."""
 
 
-PAIRS = {"data": ("documents.parquet",), "tokens": ("*.ids.npy", "*.offsets.npy"), "ranker": ("*",)}
-"""Inputs that only the workers read."""
+ROWS = {"data": ("documents.parquet",), "tokens": ("*.ids.npy", "*.offsets.npy")}
+"""Files that are not read to find the pairs."""
+PAIRS = {
+    "data": ("*.parquet",),
+    "tokens": ("*.npy",),
+    "ranker": ("*",),
+    "groups": ("*",),
+    "ranking": ("*",),
+    "out": ("pairs.npy", "inverse.npy", "part-*.npy", "*.parquet"),
+}
+"""Files that only the workers read."""
 
 
 @Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=2, workers_read=PAIRS)
@@ -45,12 +55,11 @@ def score_groups(
     out: Path, machine: Machine, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
     """Write the same groups with the ranker's scores as teacher."""
-    unscored = Groups(groups / "groups.parquet", data)
-    queries = np.repeat(unscored.queries, np.diff(unscored.offsets))
-    scores, counted = _score(out, machine, tokens, ranker, queries, unscored.documents, config)
-    write_lists(groups / "groups.parquet", "teacher", scores, out / "groups.parquet")
-    remove(out, "pairs.npy", "part-*.npy")
-    return {"pairs": len(scores), **counted}
+    inputs = {"data": data, "groups": groups}
+    counted = _score(out, machine, _pair_groups, tokens, ranker, config, **inputs)
+    written = run_in_worker(_write_groups, out, machine, inputs)
+    transfer.remove(out, "pairs.npy", "inverse.npy", "part-*.npy")
+    return {**written, **counted}
 
 
 @Description(part="scoring by the ranker", models="scoring", version=2, workers_read=PAIRS)
@@ -70,25 +79,78 @@ def rerank(
 
     Documents beyond the depth follow in their old order, with scores below the ranker's lowest.
     """
-    lists = ShortLists.read(ranking, data, split, depth=config.depth, queries=config.queries)
-    scores, counted = _score(out, machine, tokens, ranker, lists.queries, lists.documents, config)
-    table = lists.reordered(scores)
-    write(out / "ranking.parquet", table, RANKING)
-    remove(out, "pairs.npy", "part-*.npy")
-    return {"pairs": len(scores), "queries": len(pc.unique(table["query_id"])), **counted}
+    inputs = {"data": data, "ranking": ranking, "split": split, "depth": config.depth, "queries": config.queries}
+    counted = _score(out, machine, _pair_lists, tokens, ranker, config, **inputs)
+    written = run_in_worker(_write_ranking, out, machine, inputs)
+    transfer.remove(out, "pairs.npy", "inverse.npy", "part-*.npy")
+    return {**written, **counted}
 
 
 def _score(
     out: Path,
     machine: Machine,
+    pair: Function,
     tokens: Path,
     ranker: Path,
-    queries: np.ndarray,
-    documents: np.ndarray,
     config: ScoreConfig,
-) -> tuple[np.ndarray, dict[str, float]]:
-    """Compute fp32 scores (N,) of pairs of rows (N,), and return the workers' counts too. A pair that occurs twice is
-    scored once. So are pairs of texts with the same tokens."""
+    **inputs: Any,
+) -> dict[str, float]:
+    """Write the scores of pairs, and return the workers' counts. A worker finds the pairs with `pair`."""
+    paired = run_in_worker(pair, out, machine, {**inputs, "tokens": tokens})
+    return map_shards(
+        Scorer,
+        row_shards(paired["pairs"], config.shard, "part-{:05d}.npy"),
+        out=out,
+        machine=machine,
+        pool=machine.cluster.scoring_pool(),
+        unit="pairs",
+        gpu=machine.cuda,
+        cuda=machine.cuda,
+        tokens=tokens,
+        model=ranker / "model",
+        pairs=out / "pairs.npy",
+        config=config,
+        batch_tokens=machine.batch_tokens,
+    )
+
+
+@Description(workers_read=ROWS)
+def _pair_groups(out: Path, machine: None, *, data: Path, groups: Path, tokens: Path) -> dict[str, int]:
+    """Write the pairs of groups."""
+    unscored = Groups(groups / "groups.parquet", data)
+    return _write_pairs(out, tokens, np.repeat(unscored.queries, np.diff(unscored.offsets)), unscored.documents)
+
+
+@Description(workers_read=ROWS)
+def _pair_lists(out: Path, machine: None, *, tokens: Path, **lists: Any) -> dict[str, int]:
+    """Write the pairs of a ranking's short lists."""
+    short = _short_lists(**lists)
+    return _write_pairs(out, tokens, short.queries, short.documents)
+
+
+@Description(workers_read=ROWS)
+def _write_groups(out: Path, machine: None, *, data: Path, groups: Path) -> dict[str, int]:
+    """Write groups with their scores."""
+    scores = _scores(out)
+    write_lists(groups / "groups.parquet", "teacher", scores, out / "groups.parquet")
+    return {"pairs": len(scores)}
+
+
+@Description(workers_read=ROWS)
+def _write_ranking(out: Path, machine: None, **lists: Any) -> dict[str, int]:
+    """Write a ranking whose short lists are in the order of their scores."""
+    scores = _scores(out)
+    table = _short_lists(**lists).reordered(scores)
+    write(out / "ranking.parquet", table, RANKING)
+    return {"pairs": len(scores), "queries": len(pc.unique(table["query_id"]))}
+
+
+def _short_lists(*, ranking: Path, data: Path, split: str, depth: int, queries: int | None) -> ShortLists:
+    return ShortLists.read(ranking, data, split, depth=depth, queries=queries)
+
+
+def _write_pairs(out: Path, tokens: Path, queries: np.ndarray, documents: np.ndarray) -> dict[str, int]:
+    """Write pairs of rows (N,). A pair that occurs twice is scored once. So are pairs of texts with the same tokens."""
     queries, documents = (
         np.load(tokens / f"{side}.same.npy", mmap_mode="r")[rows]
         for side, rows in (("queries", queries), ("documents", documents))
@@ -96,21 +158,16 @@ def _score(
     count = documents.max(initial=0) + 1
     distinct, inverse = np.unique(queries * count + documents, return_inverse=True)
     write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))
-    scores, counted = map_rows(
-        Scorer,
-        len(distinct),
-        config.shard,
-        out=out,
-        machine=machine,
-        pool=machine.cluster.scoring_pool(),
-        unit="pairs",
-        tokens=tokens,
-        model=ranker / "model",
-        pairs=out / "pairs.npy",
-        config=config,
-        batch_tokens=machine.batch_tokens,
-    )
-    return scores[inverse], counted
+    write_array(out / "inverse.npy", inverse)
+    return {"pairs": len(distinct)}
+
+
+def _scores(out: Path) -> np.ndarray:
+    """Read the fp32 scores (N,) of all pairs, of which several may be the same."""
+    transfer.download(out)
+    files = sorted(out.glob("part-*.npy"), key=lambda file: int(file.stem.removeprefix("part-")))
+    parts = (np.load(file) for file in files)
+    return np.concatenate([np.empty(0, np.float32), *parts])[np.load(out / "inverse.npy")]
 
 
 class Scorer:

@@ -2,9 +2,10 @@
 
 import hashlib
 import itertools
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,14 +16,19 @@ from sparring.components.data.reading import Template, passage_text, question_te
 from sparring.components.data.token_store import TOKENIZER, store_digest
 from sparring.components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
 from sparring.components.expansion.expansions import link_or_copy
-from sparring.components.files import naming_damage, read_json, remove, replacing, write_array, write_json
+from sparring.components.files import naming_damage, read_json, readable, replacing, write_array, write_json
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
 TEXTS_AT_ONCE = 10_000
 """Number of texts of a row group that are tokenised together. Until a token's number is taken, the tokeniser holds much
 about it in memory. It changes no result."""
+
+
+ARRAYS = ("ids", "offsets", "same")
+"""Files of a table in a token store, without the table's name and `.npy`."""
 
 
 class TokenizeConfig(Config):
@@ -49,7 +55,11 @@ def check_lengths(lengths: Mapping[str, int | None], config: TokenizeConfig) -> 
             raise UserError(message, key=key, code="too-many-tokens")
 
 
-@Description(part="data", version=3)
+READ = {"data": ("*.parquet",), "model": ("model/*.safetensors",), "out": ("*.npy", "part-*")}
+"""Files that only the workers read."""
+
+
+@Description(part="data", version=3, workers_read=READ)
 def tokenize(out: Path, machine: Machine, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
     """Write the token ids of documents and queries, without special tokens (`components.data.token_store`).
 
@@ -59,7 +69,7 @@ def tokenize(out: Path, machine: Machine, *, data: Path, model: Path, config: To
     return _tokenized(out, machine, ("documents", "queries"), data=data, model=model / "model", config=config)
 
 
-@Description(part="data")
+@Description(part="data", workers_read={**READ, "documents": ("documents.*.npy",)})
 def tokenize_queries(
     out: Path, machine: Machine, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
@@ -69,10 +79,10 @@ def tokenize_queries(
     """
     if read_json(documents / TOKENIZER) != tokenizer_digest(model / "model"):
         raise ValueError(f"{documents}: these tokens were made with another tokenizer than that of {model}")
-    for file in sorted(documents.glob("documents.*.npy")):
-        if not (out / file.name).exists():
-            with replacing(out / file.name) as path:
-                link_or_copy(file, path)
+    files = [Shard(name, 1, {"file": name}) for name in map("documents.{}.npy".format, ARRAYS)]
+    map_shards(
+        _Linking, files, out=out, machine=machine, pool=machine.cluster.map, unit="files", documents=str(documents)
+    )
     summary = _tokenized(out, machine, ("queries",), data=data, model=model / "model", config=config)
     return {**summary, "queries": summary["queries"]["texts"]}
 
@@ -83,9 +93,9 @@ def _tokenized(
     """Write the token ids of some tables, and the tokeniser they belong to. Return the summary."""
     shards, template = [], config.template if isinstance(config, TemplatedConfig) else None
     for table in tables:
-        file = pq.ParquetFile(data / f"{table}.parquet")
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
+        metadata = pq.read_metadata(readable(data / f"{table}.parquet"))
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
             shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
     map_shards(
         Tokenizer,
@@ -99,20 +109,31 @@ def _tokenized(
         max_tokens=config.max_tokens,
         template=template,
     )
-    summary: dict[str, Any] = {}
-    for table in tables:
-        _join(out, table, [out / shard.file for shard in shards if shard.task["table"] == table])
-        offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
-        summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
-        _same(out, table)
+    parts = {table: [shard for shard in shards if shard.task["table"] == table] for table in tables}
+    map_shards(
+        _Joining,
+        [
+            Shard(f"sizes-{table}.json", sum(part.size for part in of_table), {"table": table})
+            for table, of_table in parts.items()
+        ],
+        out=out,
+        machine=machine,
+        pool=machine.cluster.map,
+        unit="texts",
+        work=str(out),
+        parts={table: [part.file for part in of_table] for table, of_table in parts.items()},
+    )
+    summary: dict[str, Any] = {table: read_json(out / f"sizes-{table}.json") for table in tables}
     summary["tokenizer"] = store_digest(model, template)
     write_json(out / TOKENIZER, summary["tokenizer"])
-    remove(out, "part-*")
+    transfer.remove(out, "part-*", "sizes-*")
     return summary
 
 
 class Tokenizer:
     """A worker that tokenises one row group into ids and lengths."""
+
+    on_demand: ClassVar = {"data": ("*.parquet",), "model": ("model/*.safetensors",)}
 
     def __init__(
         self, *, data: Path, model: Path, max_tokens: int, threads: int, template: Template | None = None
@@ -134,7 +155,8 @@ class Tokenizer:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write `ids.npy` and `lengths.npy` of a row group into a directory."""
-        table = pq.ParquetFile(self._data / f"{task['table']}.parquet").read_row_group(task["group"])
+        path_of_table = self._data / f"{task['table']}.parquet"
+        table = pq.ParquetFile(readable(path_of_table)).read_row_group(task["group"])
         prompt, ids = self._prompts[task["table"]], list[np.ndarray]()
         for start in range(0, len(table), TEXTS_AT_ONCE):
             batch = table.slice(start, TEXTS_AT_ONCE)
@@ -149,6 +171,40 @@ class Tokenizer:
         path.mkdir()
         np.save(path / "ids.npy", np.concatenate([np.empty(0, self._dtype), *ids]))
         np.save(path / "lengths.npy", np.asarray([len(text) for text in ids], dtype=np.int64))
+
+
+class _Linking:
+    """A worker that links files of a token store, or copies them if the filesystem has no links."""
+
+    on_demand: ClassVar = {"documents": ("*",)}
+
+    def __init__(self, *, documents: str, threads: int) -> None:
+        self._documents = Path(documents)
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        file = self._documents / task["file"]
+        transfer.download(file)
+        link_or_copy(file, path)
+
+
+class _Joining:
+    """A worker that joins the parts of a table, and finds texts with the same tokens."""
+
+    on_demand: ClassVar = {"work": ("*",)}
+
+    def __init__(self, *, work: str, parts: dict[str, list[str]], threads: int) -> None:
+        self._out, self._parts = Path(work), parts
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Write a table's token ids, and at `path` the numbers of its texts and tokens."""
+        table, parts = task["table"], [self._out / name for name in self._parts[task["table"]]]
+        transfer.download(*parts)
+        _join(self._out, table, parts)
+        offsets = np.load(self._out / f"{table}.offsets.npy", mmap_mode="r")
+        _same(self._out, table)
+        for name in ARRAYS:
+            transfer.upload(self._out / f"{table}.{name}.npy")
+        path.write_text(json.dumps({"texts": len(offsets) - 1, "tokens": int(offsets[-1])}))
 
 
 def _join(out: Path, table: str, parts: list[Path]) -> None:

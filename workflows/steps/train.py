@@ -129,6 +129,7 @@ def _trained(
     arguments: dict[str, Path | Config],
     machine: Machine,
     choose_workers: bool,
+    restarts: int = 0,
 ) -> dict[str, Any]:
     """Train on this node's files. Return the summary."""
     import torch
@@ -156,7 +157,8 @@ def _trained(
 
     def on_update(update: int, note: str) -> None:
         if progress is not None:
-            progress.set_done(update, note)
+            times = "once" if restarts == 1 else f"{restarts} times"
+            progress.set_done(update, f"{note}; workers died and started again {times}" if restarts else note)
 
     def on_save() -> None:
         attempts.keep(out)

@@ -10,7 +10,8 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -76,12 +77,17 @@ class Description:
     """Files (glob patterns) that only the step's workers read, by the name of the input whose artifact has them. `out`
     stands for the step's own artifact, and `*` for all inputs that are not named. The step's own process leaves these
     files on an object store and downloads all others."""
+    in_worker: bool = False
+    """The function runs whole in a worker, without a machine of its own. The run's process reads neither the inputs nor
+    the results, apart from the summary. `workers_read` then has the files that the worker leaves on an object store."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
     refuses: Callable[..., None] | None = None
     """Function that raises UserError for inputs that the step refuses. Its parameters are the inputs that it checks;
     `machine` stands for the run's machine. A run calls it as soon as these inputs are there, so that nobody waits for
     earlier steps in vain."""
+    alone: bool = False
+    """True if the step measures time, so that no other step runs at the same time."""
     heading: str = ""
     """Heading in the report over the charts of the artifact. `{x}` stands for the name of their horizontal axis."""
 
@@ -89,6 +95,24 @@ class Description:
         """Attach the description to a step function."""
         function.description = self  # type: ignore[attr-defined]
         return function
+
+
+class Composite(ABC):
+    """An input that is read from the artifacts of several steps, such as a system that answers queries."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """A key that equal inputs share."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Sequence["Step"]:
+        """The steps whose artifacts it is read from."""
+
+    @abstractmethod
+    def resolved(self, store: Any) -> Any:
+        """Return what the step function gets, once the steps are finished in a store."""
 
 
 UNDESCRIBED = Description()
@@ -291,6 +315,8 @@ def canonical(value: Any) -> Any:
         return value
     if isinstance(value, Step):
         return {"step": value.fingerprint}
+    if isinstance(value, Composite):
+        return {"of": value.identity, "steps": [node.fingerprint for node in value.steps]}
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):
@@ -318,7 +344,11 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def steps_in(value: Any) -> Iterator[Step]:
     """Yield the steps among inputs, in order."""
-    return (leaf for leaf in _leaves(value) if isinstance(leaf, Step))
+    for leaf in _leaves(value):
+        if isinstance(leaf, Composite):
+            yield from leaf.steps
+        elif isinstance(leaf, Step):
+            yield leaf
 
 
 def _leaves(value: Any) -> Iterator[Any]:

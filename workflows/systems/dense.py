@@ -52,7 +52,14 @@ class Dense(System):
     """Ending of its rankings' names, which tells it from other searches of the same vectors."""
 
     stage = "dense"
-    expense = 2
+
+    @property
+    def expense(self) -> float:  # type: ignore[override]
+        """2, or less for a model that is cut to some of its layers: the fewer, the less."""
+        layers = getattr(self.model.begun.inputs.get("config"), "layers", None)
+        if layers is None:
+            return 2
+        return 2 - 1 / (1 + (layers if isinstance(layers, int) else len(layers)))
 
     @property
     def searched_vectors(self) -> Step:
@@ -142,7 +149,7 @@ class Dense(System):
             "config": self.search.of_candidates(),
         }
         if self.search.rescore is None:
-            return step(f"{self._name} ranking ({split})", search, **inputs)
+            return ranked_by_vectors(self._name, split, **inputs)
         return step(f"{self._name} candidates ({split})", candidates, times=self.search.rescore, **inputs)
 
     def ranking(self, split: str) -> Step:
@@ -219,6 +226,32 @@ class Dense(System):
         model_folder.copy(store.path(self.retriever) / "model", folder / stage.retriever)
         index = None if self.index is None else store.path(self.index)
         stage.write(folder, store.path(self.searched_vectors), index, self.search, threads=cores())
+
+
+def ranked_by_vectors(
+    name: str,
+    split: str,
+    *,
+    data: Step,
+    vectors: Step,
+    queries: Step,
+    k: int,
+    index: Step | None = None,
+    config: SearchConfig | None = None,
+) -> Step:
+    """Rank the documents for a split's queries by their vectors, without an index if it is None. If `config` is None,
+    all vectors are compared."""
+    config = config or SearchConfig().of_candidates()
+    return step(
+        f"{name} ranking ({split})",
+        search,
+        data=data,
+        vectors=vectors,
+        queries=queries,
+        index=index,
+        k=k,
+        config=config,
+    )
 
 
 def _path_for(name: str, stem: str, ending: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
@@ -13,12 +13,15 @@ from sparring.components.evaluation.selection import FILE as SELECTION
 from sparring.components.files import read_json
 from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.workflows.store.availability import finished, not_dropped
-from sparring.workflows.store.dag import Step
+from sparring.workflows.store.dag import Composite, Step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.endpoints import is_remote
 from sparring.workflows.systems.neighbours import ByNeighbours
-from sparring.workflows.systems.remote import is_remote
 from sparring.workflows.systems.rows import Outcome, Row
 from sparring.workflows.systems.system import S, System, parts_of
+
+if TYPE_CHECKING:
+    from sparring.workflows.systems.library import Opening
 
 LAST = "the last retriever"
 """Name of a run's last retriever as a system, if the run measured none."""
@@ -30,8 +33,9 @@ DEFAULT = (
 
 
 @dataclass(frozen=True)
-class Deployment:
-    """A system with its stages by name. Each stage comes after those that it reads."""
+class Deployment(Composite):
+    """A system with its stages by name. Each stage comes after those that it reads. A step that has it as an input gets
+    an `Opening`."""
 
     name: str
     data: Step
@@ -69,6 +73,22 @@ class Deployment:
         """Steps whose artifacts the system is read from."""
         read = [node for stage in self.stages.values() for node in (*stage.models, *stage.searched, *stage.chosen)]
         return [*read, self.data]
+
+    @property
+    def identity(self) -> str:
+        """The key of its last stage, which tells all that the stages read."""
+        return list(self.stages.values())[-1].identity
+
+    @property
+    def steps(self) -> list[Step]:
+        """Steps whose artifacts the system is read from, each once."""
+        return list({node.fingerprint: node for node in self.artifacts}.values())
+
+    def resolved(self, store: Store) -> "Opening":
+        """Fetch the system, so that any process of this machine can open it."""
+        from sparring.workflows.systems.library import Opening  # which imports this module
+
+        return Opening.of(self, store)
 
     def check_folder(self) -> None:
         """Raise UserError if a stage cannot be written to a folder for other programs."""
@@ -118,6 +138,11 @@ def _named(name: str) -> Iterator[None]:
         raise UserError(f"--system: {name!r} cannot be deployed: {error}") from None
 
 
+def reason(error: UserError) -> str:
+    """Return why a system cannot be deployed, without its name."""
+    return str(error).rpartition("cannot be deployed: ")[2]
+
+
 def count(table: Path) -> int:
     """Count the documents in a table."""
     rows: int = pq.read_metadata(table).num_rows
@@ -125,8 +150,12 @@ def count(table: Path) -> int:
 
 
 def asked(outcome: Outcome, store: Store) -> Row | None:
-    """Find the system that answers if none is named: `DEFAULT`. In an unfinished run it is a measured system of the
-    last retriever. None if no measured system answers new queries."""
+    """Find the system that answers if none is named: `DEFAULT`. An unfinished run has it from its newest early outcome,
+    or else from the measured systems of the last retriever. None if no measured system answers new queries. UserError
+    if none is within the budget."""
+    outcome = outcome.newest(store)
+    if store.is_done(outcome.results):
+        _check_budget(_selected(outcome, store))
     with suppress(UserError):
         if store.is_done(outcome.results):
             return _first(_recommended(outcome, store), store, Deployment.of_row)
@@ -137,8 +166,8 @@ def asked(outcome: Outcome, store: Store) -> Row | None:
 
 def exported(outcome: Outcome, store: Store) -> Row:
     """Find the system that is exported if none is named: the one that answers, or the next best one that a folder can
-    hold. UserError if there is none. The run is finished."""
-    return _first(_recommended(outcome, store), store, of_folder)
+    hold. UserError if there is none. The run is finished, or has an early outcome."""
+    return _first(_recommended(outcome.newest(store), store), store, of_folder)
 
 
 def of_folder(row: Row) -> Deployment:
@@ -152,11 +181,26 @@ def _recommended(outcome: Outcome, store: Store) -> list[Row]:
     """List the system that a finished run chose to deploy. If it chose none, or one whose model is at an address, list
     the candidates, best first. If there are none, list its last system."""
     selected = _selected(outcome, store)
-    names = [row["system"] for row in sorted(selected.get("candidates", []), key=lambda row: -row["value"])]
+    _check_budget(selected)
+    excluded = selected.get("budget", {}).get("excluded", {})
+    candidates = [row for row in selected.get("candidates", []) if row["system"] not in excluded]
+    names = [row["system"] for row in sorted(candidates, key=lambda row: -row["value"])]
     chosen = outcome.ranked.get(selected.get("deploy", ""))
     if chosen is not None and not is_remote(chosen):
         names = [chosen.name]
     return [outcome.ranked[name] for name in names if name in outcome.ranked] or [last(outcome)]
+
+
+def _check_budget(selected: Mapping[str, Any]) -> None:
+    """Raise UserError if no system of a finished run is within the budget."""
+    budget = selected.get("budget", {})
+    if budget and not budget["kept"]:
+        near = "" if budget["nearest"] is None else f" The nearest is {budget['nearest']!r}."
+        raise UserError(
+            f"--system: no system of this run is within the budget.{near} Name a system, or raise the limits.",
+            key="--system",
+            code="beyond-budget",
+        )
 
 
 def _first(rows: Sequence[Row], store: Store, deployed: Callable[[Row], Deployment]) -> Row:

@@ -3,14 +3,14 @@ command `search` opens one system, the service all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sparring.components.config import UserError
+from sparring.components.config import Damaged, UserError
 from sparring.components.data.tables import QUERIES, read
 from sparring.components.data.vectors import DocumentVectors
 from sparring.components.expansion import feedback
@@ -36,6 +36,7 @@ from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.deployable import Deployment
 from sparring.workflows.systems.expanded import Expanded
 from sparring.workflows.systems.rows import Outcome, Row
+from sparring.workflows.systems.system import SEARCHED
 
 Thing = TypeVar("Thing")
 
@@ -45,6 +46,41 @@ class Plan(NamedTuple):
 
     config: SystemConfig
     deployment: Deployment
+
+
+class Opening(NamedTuple):
+    """A fetched system that any process of this machine can open, or the reason why none can."""
+
+    plan: Plan | None
+    root: Path
+    """Folder of the artifacts."""
+    bytes: int
+    """Size of the models, the indexes and the documents."""
+    reason: str = ""
+
+    @classmethod
+    def of(cls, deployment: Deployment, store: Store) -> Opening:
+        """Fetch a system. A step may have chosen numbers that only the run can use."""
+        deployment.fetch(store)
+        root = store.path(deployment.data).parent
+        try:
+            plan = Plan(deployment.describe(store), deployment)
+        except Damaged:
+            raise
+        except UserError as error:
+            return cls(None, root, 0, deployable.reason(error))
+        searched = [node for stage in deployment.stages.values() for node in stage.searched]
+        sizes = [
+            *store.sizes(_distinct(deployment.models), "model/*"),
+            *store.sizes(_distinct(searched), *SEARCHED),
+            *store.sizes([deployment.data], "documents.parquet"),
+        ]
+        return cls(plan, root, sum(sizes))
+
+    def open(self, *, threads: int, models: Callable[[], Mapping[str, Any]]) -> LoadedSystem:
+        """Open the system as `serve` does."""
+        assert self.plan is not None
+        return Library(Store(self.root), threads=threads, models=models, resident=True).system(self.plan)
 
 
 class Library:
@@ -177,6 +213,10 @@ class Library:
         return thing
 
 
+def _distinct(steps: Iterable[Step]) -> list[Step]:
+    return list({node.fingerprint: node for node in steps}.values())
+
+
 def _ids_in(queries: Path, texts: Sequence[str]) -> list[str]:
     """Return the ids of queries in a table by their texts. A text that the table lacks is its own id."""
     rows = read(queries, QUERIES, columns=["query_id", "text"], filters=[("text", "in", list(texts))])
@@ -226,7 +266,7 @@ def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, s
         try:
             plans[name] = measured(row, store)
         except UserError as error:
-            reasons[name] = str(error).rpartition("cannot be deployed: ")[2]
+            reasons[name] = deployable.reason(error)
     if not plans:
         plans[deployable.LAST] = last(outcome, store)
     return plans, reasons

@@ -10,6 +10,7 @@ from sparring.components.models import card
 from sparring.workflows.steps.answers import AnswerConfig
 from sparring.workflows.steps.evaluate import averages, results
 from sparring.workflows.store.dag import Step, graph, in_phase, step
+from sparring.workflows.store.store import Store
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.phases import EVALUATION
 from sparring.workflows.systems.reranked import Reranked
@@ -62,18 +63,18 @@ class Row:
         return self.system.ranker.step if isinstance(self.system, Reranked) else None
 
     @property
-    def _made(self) -> list[Step]:
-        return graph([self.ranking or self.metrics])
+    def trainings(self) -> list[Step]:
+        """The trainings that made any part of it, in order."""
+        return [node for node in graph([self.ranking or self.metrics]) if node.description.models == "training"]
 
     @property
     def trained(self) -> bool:
         """True if a training made any part of it."""
-        return any(node.description.models == "training" for node in self._made)
+        return bool(self.trainings)
 
     def learns_from(self, split: str) -> bool:
         """True if a training of any part of it saw a split's queries."""
-        trainings = [node for node in self._made if node.description.models == "training"]
-        return any(node.inputs.get("split") == split for node in graph(trainings))
+        return any(node.inputs.get("split") == split for node in graph(self.trainings))
 
     @property
     def steps(self) -> list[Step]:
@@ -157,7 +158,7 @@ def cost_of(row: Row) -> SystemCost:
     return SystemCost(system=row.name, **vars(row.system.cost(row.split)))
 
 
-def levels(rows: Iterable[Row]) -> dict[str, int]:
+def levels(rows: Iterable[Row]) -> dict[str, float]:
     """Rank systems by expense, by name: first those without training, then by their kind. Systems with imported
     rankings are left out."""
     return {
@@ -168,6 +169,16 @@ def levels(rows: Iterable[Row]) -> dict[str, int]:
 def is_imported(row: Row) -> bool:
     """Tell whether a row's rankings come from a file."""
     return isinstance(row.system, Computed) and row.system.is_imported
+
+
+@dataclass(frozen=True)
+class Interim:
+    """The place of an early outcome in a run."""
+
+    moment: str
+    """The moment in words: `before training`, or `after warm ranker`."""
+    missing: Mapping[str, float]
+    """Rank of the expense of each system that the run measures later, by name."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +204,18 @@ class Outcome:
     parts: Parts | None = None
     """For averages over the collections: by collection, the whole that it is a part of, or None for a collection that
     does not count. If None, there are no averages."""
-    levels: Mapping[str, int] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
     """Rank of each system's expense, by name, if one system is chosen to be deployed."""
+    needs: Mapping[str, Step | str] = field(default_factory=dict)
+    """The step that measures what a system needs to answer queries, or the reason why none can, by the system's name.
+    Empty without a budget."""
     unmeasured: str = ""
     """If nothing can be measured: what was made, and why its quality is unknown."""
+    early: Sequence["Outcome"] = ()
+    """Early outcomes: the results of the rows so far, in the order in which a run comes to them. The last of them that
+    is done stands for a run that was stopped."""
+    interim: Interim | None = None
+    """The place of an early outcome. None for the whole run's."""
     of_several: str = ""
     """If the experiment has several last retrievers, of which `retrieval` has the first: their number, such as `one a
     fold`."""
@@ -209,6 +228,12 @@ class Outcome:
                 f"{path}: has several last retrievers, {self.of_several}; accepted: an experiment with one"
             )
         return self.retrieval.retriever
+
+    def newest(self, store: Store) -> "Outcome":
+        """Return the last outcome that has results: this one, or an early one. If there are no results yet, return
+        this one."""
+        finished = (outcome for outcome in (self, *reversed(self.early)) if store.is_done(outcome.results))
+        return next(finished, self)
 
     @property
     def ranked(self) -> dict[str, Row]:

@@ -24,6 +24,8 @@ Names = Callable[["System"], str]
 """The name of a system's stage in a deployment."""
 EXPENSES = 5
 """Number of ranks of `System.expense`."""
+SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
+"""The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
 S = TypeVar("S", bound="System")
 
 
@@ -98,9 +100,9 @@ class System(ABC):
 
     stage: ClassVar[str] = ""
     """Name of its stage in a deployment, and of its scores. Empty if it cannot be deployed."""
-    expense: ClassVar[int] = 0
-    """Cost of a query, as a rank among kinds of systems: BM25 0, with feedback 1, a retriever or a fusion 2,
-    neighbours 3, a ranker 4."""
+    expense: ClassVar[float] = 0
+    """Cost of a query, as a rank among kinds of systems: BM25 0, with feedback 1, a retriever of fewer layers between 1
+    and 2, a retriever or a fusion 2, neighbours 3, a ranker 4."""
 
     @abstractmethod
     def ranking(self, split: str) -> Step:

@@ -158,16 +158,19 @@ def is_another(identity: str, arguments: argparse.Namespace) -> bool:
 
 
 def _with_splits(tree: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Fix the splits that the recipe has filled in.
+    """Fix the splits that the recipe has filled in and the values that gave way to a budget of hours, and lift the
+    budget.
 
     Measured on another split, a trial would fill in other splits. It could then train on, or be selected by, the
-    queries of the results.
+    queries of the results. A budget is of one run: other values would give way in each trial, and no trial selects.
     """
-    if not experiment.defaults:
-        return tree
     config = experiment.config.model_dump(mode="json")
-    values = {"data.hold_out": config["data"]["hold_out"], "evaluate.select": config["evaluate"]["select"]}
-    return override(tree, [f"{key}={json.dumps(value)}" for key, value in values.items()])
+    values: dict[str, Any] = {f"budget.{key}": None for key in config.get("budget") or {}}
+    if experiment.defaults:
+        values |= {"data.hold_out": config["data"]["hold_out"], "evaluate.select": config["evaluate"]["select"]}
+    if shape := config.get("shape"):
+        values |= {change["key"]: change["value"] for change in shape["changes"]} | {"budget.hours": None}
+    return override(tree, [f"{key}={json.dumps(value)}" for key, value in values.items()]) if values else tree
 
 
 def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:

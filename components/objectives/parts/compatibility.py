@@ -3,9 +3,9 @@
 from sparring.components.config import listing
 from sparring.components.needs import CANDIDATES
 from sparring.components.training.config import TrainConfig
-from sparring.components.training.terms import LossTerm, declared, losses_for
+from sparring.components.training.terms import PASSES, LossTerm, declared, losses_for
 
-GROUP, PASSES = "group", "passes"
+GROUP = "group"
 """Views that may have a teacher: each query's own candidates, and two passes of a ranker over them."""
 
 
@@ -58,7 +58,7 @@ def check_training(
             f"Use one of these: {listing(measures)}."
         )
     if look is not None and look.measure == "loss" and not dev_taught:
-        name = next((loss.function for loss in config.losses if loss.over != PASSES and loss.needs.teacher), None)
+        name = next((loss.function for loss in config.losses if loss.reads_teacher), None)
         if name is not None:
             measures.remove("loss")
             raise ValueError(
@@ -71,14 +71,15 @@ def _check_scores(term: LossTerm, objective: str, label: str, *, taught: bool) -
     """Raise ValueError if a loss needs scores that its view in a built-in objective does not have."""
     views, joined = declared(objective, "views") or (), declared(objective, "blocks") or ()
     where = f"`over: {term.over}` of the objective {objective}"
-    if term.over != PASSES and not (taught and term.over == GROUP) and term.needs.teacher:
+    if term.reads_teacher and not (taught and term.over == GROUP):
         passes = f", or `over: {PASSES}`, whose teacher is the second pass" if PASSES in views else ""
         if taught and GROUP in views:
             reason = f"{where} has none. Use `over: {GROUP}`: a teacher has scored each query's own candidates."
         elif GROUP in views:
             reason = (
                 "these groups have none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, "
-                f"simlm), or, if the collection's source has scores, `given: scores`{passes}."
+                "simlm), a contender (`teacher` in ar2, dpr and simlm), or, if the collection's source has scores, "
+                f"`given: scores`{passes}."
             )
         else:
             reason = f"{where} has none. Use a loss without a teacher."

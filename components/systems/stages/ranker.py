@@ -14,7 +14,7 @@ from sparring.components.systems.searching import LaterStage, Search
 JUDGED = """\
 from sentence_transformers import CrossEncoder
 ranked = list(scores["OF"])
-judged = dict(zip(ranked, CrossEncoder(stage["folder"], trust_remote_code=True).predict(
+judged = dict(zip(ranked, CrossEncoder(stage["folder"]CODE).predict(
     [(query, documents[id]) for id in ranked[: stage["depth"]]]).tolist()))
 """
 WEIGHTED = """\
@@ -44,6 +44,8 @@ class RankerStage(LaterStage):
     """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
     weight: float = 1.0
     """Weight of the ranker's score in the sum that documents are ordered by."""
+    own_code: bool = Field(False, exclude_if=lambda own_code: not own_code)
+    """True if the folder has code that sentence-transformers runs only with `trust_remote_code`."""
     priors: dict[str, float] = {}
     """Weight of other stages' scores in that sum, by stage. A document that a ranking lacks has the ranking's lowest
     score, or 0 if BM25 found fewer documents than its `k`."""
@@ -96,7 +98,8 @@ class RankerStage(LaterStage):
 
     def lines(self, system: Any, name: str) -> str:
         """Score pairs, and add the weighted scores of the priors."""
-        return JUDGED.replace("OF", self.of) + (WEIGHTED if self.priors else "") + RERANKED
+        judged = JUDGED.replace("OF", self.of).replace("CODE", ", trust_remote_code=True" if self.own_code else "")
+        return judged + (WEIGHTED if self.priors else "") + RERANKED
 
     def open(self, folder: Path, options: Mapping[str, Any]) -> Any:
         """Open the ranker."""

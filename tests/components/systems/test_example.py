@@ -278,3 +278,11 @@ def test_a_program_reranks_two_retrievers_by_neighbours(folder: Path, capsys: py
         programs = [printed(folder, kept, query, capsys) for query in QUERIES]
         assert [[line.split("\t")[0] for line in lines if line] for lines in programs] == rankings[last]
     assert len({str(lists) for lists in rankings.values()}) == 3
+
+
+@pytest.mark.parametrize("own_code", [True, False])
+def test_a_program_runs_a_rankers_code_only_if_it_has_some(*, own_code: bool) -> None:
+    stages = {"lexical": LEXICAL, "ranker": {"kind": "ranker", "of": "lexical", "depth": 3, "own_code": own_code}}
+    config = SystemConfig(version=VERSION, name="x", documents=9, stages=stages)
+    assert ("trust_remote_code" in example.example(config)) == own_code
+    assert ("own_code" in str(config.model_dump())) == own_code

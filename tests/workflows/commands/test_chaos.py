@@ -114,6 +114,20 @@ def test_a_store_on_s3_is_refused(said: Said) -> None:
     assert "--store s3://bucket/prefix: chaos tries stores in directories" in said()[1]
 
 
+def test_a_slow_look_for_a_process_is_followed_by_a_long_pause(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the tasks that look on a cluster take no more than a tenth of its time."""
+    monkeypatch.setattr("sparring.workflows.chaos.killer.PATIENCE", 1.0)
+    looks = list[int]()
+
+    def find(driver: int, kind: str) -> list[Any]:
+        looks.append(driver)
+        time.sleep(0.05)
+        return []
+
+    Killer([victims.NODE], 1, 1, print, artifacts=3, seconds=0.3, find=find).finish(slow, 60.0)
+    assert 1 <= len(looks) <= 4
+
+
 # A cluster that was joined
 
 
@@ -238,18 +252,22 @@ sys.exit(status if said == "7\\n" else 7)
 """
 
 
+KILLS = 4
+"""Few, since each start of a run on three nodes takes most of a minute on two cores."""
+
+
 @pytest.mark.kill
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_on_a_cluster_that_was_joined(tmp_path: Path) -> None:
     """Workers of all its nodes, and a node, are killed; another program on the cluster notices nothing."""
     profile = {**tiny.INLINE, "mode": "ray", "address": "auto", "device": "cpu", "max_tokens_per_pass": 4096}
     cluster = tiny.write(tmp_path / "cluster.yaml", {**profile, "wait_seconds": 120})
-    words = ["--store", str(tmp_path / "store"), "chaos", "--kills", "6", "--cluster", str(cluster)]
+    words = ["--store", str(tmp_path / "store"), "chaos", "--kills", str(KILLS), "--cluster", str(cluster)]
     command = [sys.executable, "-c", JOINED, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     kinds = re.findall(r"^ +\d+/\d+  ([\w ]+) killed ", done.stdout, re.M)
-    assert len(kinds) == 6
+    assert len(kinds) == KILLS
     assert set(kinds) - {victims.DRIVER}
     assert done.stdout.endswith("nothing lost, nothing wrong\n")
 

@@ -387,7 +387,7 @@ def test_a_head_that_is_gone_is_told_at_once(
         place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), mode="ray", address=address)
         assert place("run") == 2
     says = f"error: cluster: address: {address}: no Ray answers there (nothing listens at {missing}: Connection refused"
-    says += f"; {current} says so, remove it); " if rest else "); "
+    says += f"; {current} says so, remove it). " if rest else "). "
     assert said()[1].startswith(says)
 
 

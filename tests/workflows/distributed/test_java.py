@@ -12,7 +12,7 @@ import pytest
 
 from sparring.components import progress
 from sparring.components.config import UserError
-from sparring.workflows.distributed import java
+from sparring.workflows.distributed import child, java
 from sparring.workflows.distributed.java import InChild
 
 
@@ -49,9 +49,9 @@ def nobody_waits() -> Iterator[None]:
 
 def process_of(tmp_path: Path, *, threads: int = 1, fault: str = "") -> int:
     """The process in which a piece of work is done."""
-    child = InChild(work=Works, threads=threads, fault=fault)
-    child({}, tmp_path / "file")
-    child.close()
+    works = InChild(work=Works, threads=threads, fault=fault)
+    works({}, tmp_path / "file")
+    works.close()
     return int((tmp_path / "file").read_text())
 
 
@@ -73,10 +73,10 @@ def test_progress_of_the_child_is_heard_here(tmp_path: Path) -> None:
 def test_what_happens_in_the_child_is_heard_here(tmp_path: Path, fault: str, kind: type[Exception], says: str) -> None:
     """And nothing else is done in that process."""
     before = process_of(tmp_path)
-    child = InChild(work=Works, threads=1, fault=fault)
+    works = InChild(work=Works, threads=1, fault=fault)
     with pytest.raises(kind, match=says):
-        child({}, tmp_path / "file")
-    child.close()
+        works({}, tmp_path / "file")
+    works.close()
     assert process_of(tmp_path) != before
 
 
@@ -92,11 +92,11 @@ def test_one_process_does_one_work_after_another(tmp_path: Path) -> None:
     assert first != os.getpid()
     assert process_of(tmp_path) == first
     both = [InChild(work=Works, threads=1) for _ in range(2)]  # at once: in two
-    for number, child in enumerate(both):
-        child({}, tmp_path / str(number))
+    for number, works in enumerate(both):
+        works({}, tmp_path / str(number))
     assert len({first, *(int((tmp_path / str(number)).read_text()) for number in range(2))}) == 2
-    for child in both:
-        child.close()
+    for works in both:
+        works.close()
     assert process_of(tmp_path) == int((tmp_path / "1").read_text())  # the last that came free; the other has ended
 
 
@@ -114,10 +114,10 @@ def test_another_process_where_it_would_start_otherwise_now(tmp_path: Path, monk
 
 
 def test_a_process_without_work_ends_and_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(child, "IDLE_SECONDS", 0.05)
     first = process_of(tmp_path)
-    child = java._idle._child
-    assert child is not None
-    while child._process.poll() is None:
+    waiting = java._idle._child
+    assert waiting is not None
+    while waiting._process.poll() is None:
         time.sleep(0.01)
     assert process_of(tmp_path) != first

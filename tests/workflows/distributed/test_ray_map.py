@@ -85,7 +85,7 @@ class Scene:
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Fill shards with the processes of a scene; return their names in the order in which they are done."""
 
-    def played(scene: Scene, count: int = 6, **profile: Any) -> list[int]:
+    def played(scene: Scene, count: int = 6, *, notes: list[str] | None = None, **profile: Any) -> list[int]:
         machine = Machine(
             Cluster(address="auto", device="cpu", **{"map": Pool(workers=2), **profile}),
             nodes=2,
@@ -100,7 +100,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(ray_map._Process, "kill", lambda self: scene.killed.append(self.actor))
         shards = [Shard(f"part-{number}", number + 1, {}) for number in range(count)]
         run = map_on_ray(SimpleNamespace, shards, tmp_path, machine, machine.cluster.map, False, {})
-        return [advance.size - 1 for advance in run]
+        advances = list(run)
+        if notes is not None:
+            notes += [advance.note for advance in advances if not advance.size]
+        return [advance.size - 1 for advance in advances if advance.size]
 
     yield played
     resources.forget_warm()
@@ -124,6 +127,21 @@ def test_a_process_gets_shards_ahead_only_while_enough_wait(play: Any) -> None:
     shards = [[name for name in names if name.startswith("part")] for names in scene.waiting]
     assert max(map(len, shards)) == 4
     assert max(len(names) for names in shards if "part-19" in names) <= 3
+
+
+def test_the_progress_says_that_processes_died_or_do_not_start(play: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(ray_map, "LOOK_SECONDS", -1.0)
+    notes = list[str]()
+    scene = Scene(lambda name, process: died() if name == "part-3" and len(scene.processes) < 4 else DONE)
+    play(scene, notes=notes)
+    assert notes[0] == ""
+    assert len(scene.killed) > 1
+    assert notes[-1] == f"{len(scene.killed)} processes died and started again"
+    resources.forget_warm()
+    monkeypatch.setattr(ray_map, "STARVED_SECONDS", -1.0)
+    notes.clear()
+    play(Scene(lambda name, process: DONE), notes=notes)
+    assert notes[0] == "no process has started for 0 s; other programs may hold the processors"
 
 
 def test_the_next_map_uses_the_same_processes(play: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from sparring.components.config import UserError
 from sparring.workflows.distributed import ray_map, shard_worker, shards
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
-from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.distributed.shards import Shard, map_shards, run_in_worker
 from sparring.workflows.running.executor import execute
 from sparring.workflows.store import attempts
 from sparring.workflows.store.dag import StepFailed, step
@@ -363,3 +365,35 @@ def test_through_ray_a_worker_that_always_dies_fails_the_step(ray: Machine, tmp_
     with pytest.raises(StepFailed, match=r"^step 'mapping' failed: a worker's process died again and again"):
         execute(node, Store(tmp_path / "store"), ray, on_wait=print)
     assert 1 <= len((tmp_path / "store" / "log").read_text().splitlines()) <= 20
+
+
+def whole(out: Path, machine: None, *, upstream: Path, mistake: bool = False) -> dict[str, Any]:
+    """A step function without workers of its own."""
+    if mistake:
+        raise UserError("the wrong key", key="data.path", code="missing-file")
+    (out / "table").write_text((upstream / "table").read_text() * 2)
+    return {"folder": str(Path.cwd()), "machine": machine}
+
+
+def test_a_step_runs_whole_in_a_worker(tmp_path: Path) -> None:
+    """Its summary comes back, and nothing but its own files stays."""
+    for name in ("upstream", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "upstream" / "table").write_text("row ")
+    summary = run_in_worker(whole, tmp_path / "out", INLINE, {"upstream": tmp_path / "upstream"})
+    assert summary == {"folder": str(Path.cwd()), "machine": None}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"table"}
+    assert (tmp_path / "out" / "table").read_text() == "row row "
+
+
+def test_a_mistake_keeps_its_key_and_code_on_its_way_from_a_process(tmp_path: Path) -> None:
+    process = shard_worker.MapProcess(None)
+    step_function = partial(whole, upstream=tmp_path, mistake=True)
+    constructor = {"step": step_function, "out": str(tmp_path), "folder": str(tmp_path)}
+    process.begin(1, {"worker": shards._Whole, "out": tmp_path, "threads": 1, "constructor": constructor})
+    report = copy.deepcopy(process.fill(1, shards.SUMMARY, {}))
+    assert (str(report.mistake), report.mistake.key, report.mistake.code) == (
+        "the wrong key",
+        "data.path",
+        "missing-file",
+    )

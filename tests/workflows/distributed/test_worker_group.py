@@ -58,7 +58,7 @@ def test_a_worker_that_starts_again_takes_the_open_task_and_the_start_counts() -
         queue = TaskQueue()
         future = asyncio.ensure_future(queue.give({}))
         await queue.take(0, rank=0, workers=1)
-        assert await queue.take(0, rank=0, workers=1) == (1, {})
+        assert await queue.take(0, rank=0, workers=1) == (1, {"restarts": 1})
         await queue.done(1, "at last", [], rank=0)
         assert await future == ("at last", [], 2, None)
         late = asyncio.ensure_future(queue.take(0, rank=0, workers=1))

@@ -20,6 +20,7 @@ from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.profiles import profile, stated
+from tests.support.tiny import ROOT
 
 
 def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_path: Path, said: tiny.Said) -> None:
@@ -50,6 +51,37 @@ def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_pat
     assert not (tmp_path / "runs").exists()
     assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (
         said()
+    )
+
+
+PASSAGES = {"queries": 502_939, "queries.dev": 6_980}
+BILLION = ["search.index=IVF262144,PQ64", "encode.shard=1000000"]
+
+
+@pytest.mark.parametrize(
+    ("config", "assumed", "sets", "days", "share"),
+    [
+        ("msmarco", {"documents": 8.8e6, **PASSAGES}, [], 0.2, 0.8),
+        ("nq", {"documents": 21e6, "queries": 58_880, "document_tokens": 130}, [], 0.5, 0.8),
+        ("msmarco", {"documents": 1e9, **PASSAGES}, BILLION, 7, 0.1),
+    ],
+)
+def test_four_machines_with_eight_gpus_are_busy_and_their_head_stays_small(
+    config: str, assumed: dict[str, float], sets: list[str], days: float, share: float, tmp_path: Path
+) -> None:
+    """AR2 with the paper's numbers, also on Wikipedia and a billion documents."""
+    nodes = graph(loading.read(ROOT / f"configs/ar2/{config}.yaml", sets, tmp_path).wanted)
+    machines = site(read_cluster(ROOT / "cluster/h100.yaml"), tmp_path)
+    waiting = {node.fingerprint for node in nodes}
+    expected = estimate(nodes, waiting, machines, Store(tmp_path / "s"), assumed=assumed)
+    assert not expected.problems
+    assert not expected.unknown
+    assert expected.seconds < days * 86_400
+    assert expected.gpu_share > share
+    assert expected.head_memory < 8e9
+    assert expected.driver < expected.kept / 30
+    assert f"GPUs compute {expected.gpu_share:.0%} of the time; longest without them: ingest " in estimate_text(
+        expected
     )
 
 

@@ -157,6 +157,33 @@ def test_a_writer_and_a_reader_are_estimated(tmp_path: Path, beir: Path, encoder
     assert estimated(tiny.write(tmp_path / "tiny.yaml", tree), Cluster(mode="inline")).unknown == []
 
 
+def test_requests_to_addresses_are_counted_and_have_no_time(
+    config: Path, tmp_path: Path, said: tiny.Said, encoder: Path
+) -> None:
+    tree = yaml.safe_load(config.read_text())
+    url = "http://localhost:9/v1"
+    vendor = {"rerank_url": f"{url}/rerank", "depth": 2, "queries": 3}
+    tree |= {"contenders": {"vendor": vendor, "vectors": {"embedder_url": f"{url}/embeddings"}}, "teacher": "vendor"}
+    tree["train"]["losses"] = [{"function": tiny.DISTILLATION}]
+    config.write_text(yaml_text(tree))
+    expected = estimated(config, Cluster(mode="inline"))
+    counts = {row.node.label: row.work.makes for row in expected.rows if row.work is not None}
+    assert expected.requests == {
+        "vendor (test)": 3,
+        "vendor (dev)": 3,
+        "vectors vectors": 6,  # files of 7 of the 40 documents
+        "vectors queries (test)": 1,
+        "vectors queries (dev)": 1,
+        "retriever scored groups": counts["retriever groups"].groups,  # fewer than there are training queries
+    }
+    assert counts["retriever scored groups"] is counts["retriever groups"]
+    where = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")]
+    assert main([*where, "plan", str(config), "--estimate"]) == 0
+    output, _ = said()
+    assert f"at most {sum(expected.requests.values()):,} requests to addresses: " in output
+    assert re.search(r"(?m)^vendor \(test\) +\? ", output)
+
+
 @PEFT
 def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> None:
     """And keeps them alone. By peft's own count."""

@@ -393,6 +393,25 @@ def test_a_retriever_of_documents_alone_is_a_candidate(tmp_path: Path, tree: dic
     assert "pre-trained" not in {row.name for row in read(tmp_path, tree).outcome.rows}
 
 
+def test_averages_with_the_start_model_are_candidates(tmp_path: Path, tree: dict[str, Any]) -> None:
+    before = {node.fingerprint for node in graph(read(tmp_path, tree).wanted)}
+    output = read(tmp_path, tree, "average=[0.25, 0.5]", "seeds=[1, 2]")
+    names = [f"retriever 1 and start model, averaged at {share}" for share in (0.25, 0.5)]
+    rows = [row for row in output.outcome.rows if row.name in names]
+    assert [(row.name, row.seed, row.trained) for row in rows] == [
+        (name, seed, True) for seed in (1, 2) for name in names
+    ]
+    models = [row.retriever.retriever for row in rows if row.retriever is not None]
+    assert len({model.fingerprint for model in models}) == 4
+    assert {model.inputs["start"].label for model in models} == {"start retriever"}
+    assert {entry["system"] for entry in output.outcome.results.inputs["selection"].inputs["systems"]} >= {*names}
+    assert before == {node.fingerprint for node in graph(read(tmp_path, tree, "average=[]").wanted)}
+    for assignments in (["average=[1.5]"], ["average=[0.5, 0.5]"], ["average=[0.5]", "train=false"]):
+        with pytest.raises(UserError) as caught:
+            read(tmp_path, tree, *assignments)
+        assert caught.value.key.startswith("average")
+
+
 def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
     """Planted: one is behind the best by half a standard error of their differences, another by two."""
     rng = np.random.default_rng(1)

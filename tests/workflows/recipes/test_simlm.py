@@ -178,8 +178,9 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         (
             "ranker.train.losses.1.over=group",
             "ranker: losses: components.losses.listwise.symmetric_kl reads a teacher's scores, and these groups have "
-            "none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), or, if the "
-            "collection's source has scores, `given: scores`, or `over: passes`, whose teacher is the second pass.",
+            "none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), a contender "
+            "(`teacher` in ar2, dpr and simlm), or, if the collection's source has scores, `given: scores`, or `over: "
+            "passes`, whose teacher is the second pass.",
         ),
         (
             "distilled.train.validate_on_dev={every: 1, measure: loss}",

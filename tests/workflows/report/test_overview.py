@@ -60,6 +60,33 @@ def test_quality_is_shown_against_latency_if_two_systems_were_timed() -> None:
     ]
 
 
+def test_queries_asked_alone_are_drawn_with_the_budget() -> None:
+    needs = [
+        {"system": "BM25", "p95_ms": 3.0, "queries": 200},
+        {"system": "retriever", "p95_ms": 20.0, "queries": 90},
+        {"system": "ranker", "p95_ms": 400.0, "queries": 20},
+        {"system": "vendor", "reason": "its model is elsewhere"},
+    ]
+    means = [*MEANS, mean("vendor", 0.7)]
+    verdict = {**VERDICT, "budget": {"limits": {"p95_ms": 50.0}}}
+    shown = overview({"means": means, "verdict": verdict, "needs": needs}, [cost("BM25", 0.002)])
+    assert shown is not None
+    assert re.findall(r"<title>(\w+: [^<]+)</title></circle>", shown["trade_off"]) == [
+        "ranker: 0.600, 400 ms",
+        "BM25: 0.500, 3 ms",
+        "retriever: 0.800, 20 ms",
+    ]
+    (x,) = re.findall(r'class="limit" d="M([0-9.]+) ', shown["trade_off"])
+    dots = sorted(float(place) for place in re.findall(r'class="dot \w+" cx="([0-9.]+)"', shown["trade_off"]))
+    assert dots[1] < float(x) < dots[2]
+    assert "the budget allows 50 ms" in shown["trade_off"]
+    assert shown["alone"] == {
+        "queries": [20, 90, 200],
+        "limit": 50.0,
+        "unmeasured": {"vendor": "its model is elsewhere"},
+    }
+
+
 def test_without_a_verdict_the_average_is_shown() -> None:
     means = [*MEANS, mean("BM25", 0.3, collection=AVERAGE)]
     shown = overview({"means": means, "verdict": None}, [])

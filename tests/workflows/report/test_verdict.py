@@ -6,14 +6,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparring.components.evaluation.averages import AVERAGE
 from sparring.components.evaluation.result_table import BETTER, UNCLEAR, WORSE
-from sparring.components.evaluation.selection import leading
+from sparring.components.evaluation.selection import leading, replaced_at, selected
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, sample_factor
 from sparring.workflows import ROOT
-from sparring.workflows.report.verdict import Comparison, Verdict, in_prose, latency, verdict_of
+from sparring.workflows.report.verdict import Budget, Comparison, Verdict, in_prose, latency, verdict_of
 
 START = "BM25 + start model, interpolated"
 COMPARISON = Comparison(
@@ -87,6 +88,75 @@ def test_verdict_compares_with_the_engine_in_use(outcome: str, sentence: str) ->
     verdict = replace(VERDICT, imported=[engine])
     assert verdict.sentences[2] == sentence
     assert Verdict.read(verdict.json) == verdict
+
+
+BUDGET = Budget(
+    limits={"p95_ms": 50.0},
+    excluded={"ranker": [{"limit": "p95_ms", "value": 120.4, "most": 50.0}]},
+    without="ranker",
+    gain=0.031,
+    kept=True,
+    nearest=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "difference", "words"),
+    [(BETTER, 0.04, "clearly better"), (UNCLEAR, 0.01, "not clearly better"), (WORSE, -0.04, "clearly worse")],
+)
+def test_verdict_says_what_the_budget_excludes_and_what_that_would_gain(
+    outcome: str, difference: float, words: str
+) -> None:
+    entry = replace(
+        COMPARISON, system="ranker", baseline=START, outcome=outcome, system_value=0.7, difference=difference
+    )
+    verdict = replace(VERDICT, budget=replace(BUDGET, comparison=entry))
+    assert verdict.sentences[2] == (
+        f"The budget excludes ranker (p95 120 ms > 50 ms). That is {words} than BM25 + start model (interpolated) "
+        f"(.700, p = .37): the difference is {difference:+.3f} [-0.012, +0.032]."
+    )
+    assert Verdict.read(verdict.json) == verdict
+    assert replace(VERDICT, budget=BUDGET).sentences[2] == (
+        "The budget excludes ranker (p95 120 ms > 50 ms). It has 0.031 more on dev."
+    )
+
+
+def test_a_contender_beyond_the_budget_is_not_kept() -> None:
+    engine = replace(COMPARISON, baseline="ranker", baseline_value=0.7, p_holm=0.0001, outcome=WORSE)
+    budget = replace(BUDGET, without=None, gain=None)
+    assert replace(VERDICT, budget=budget, imported=[engine]).sentences[2] == (
+        "ranker is clearly better (.700, p < .001), but beyond the budget (p95 120 ms > 50 ms)."
+    )
+    both = replace(VERDICT, budget=BUDGET, imported=[engine]).sentences
+    assert [sentence for sentence in both if "ranker" in sentence] == [
+        "The budget excludes ranker (p95 120 ms > 50 ms). It has 0.031 more on dev."
+    ]
+
+
+def test_other_excluded_systems_are_a_detail() -> None:
+    budget = replace(BUDGET, without=None, gain=None)
+    assert replace(VERDICT, budget=budget).sentences == VERDICT.sentences
+    assert "Beyond the budget: ranker (p95 120 ms > 50 ms)." in replace(VERDICT, budget=budget).details
+
+
+def test_verdict_deploys_nothing_beyond_the_budget() -> None:
+    over = {"limit": "memory_gb", "value": 4.2, "most": 4.0}
+    budget = replace(
+        BUDGET, excluded={**BUDGET.excluded, START: [over]}, without=None, gain=None, kept=False, nearest=START
+    )
+    verdict = replace(VERDICT, deploy=None, chosen=None, comparison=None, budget=budget)
+    assert verdict.sentences[0] == (
+        "No system is within the budget. The nearest is BM25 + start model (interpolated; memory 4.2 GB > 4 GB): "
+        "RR@10 .671 [.612, .730] on 202 test queries."
+    )
+
+
+def test_verdict_has_the_latency_of_queries_that_were_asked_alone() -> None:
+    needs = {"queries": 200, "p50_ms": 8.24, "p95_ms": 12.5, "p99_ms": 31.0, "memory_gb": 1.3, "disk_gb": 0.2}
+    assert replace(VERDICT, needs=needs).sentences[2] == (
+        "Of 200 queries, asked one after another, half took at most 8.2 ms, 95 % at most 12 ms and 99 % at most 31 ms, "
+        "in a process of 1.3 GB. It needs 91.0 MB of models and 262 kB of indexes and vectors."
+    )
 
 
 def test_clearly_better_system_needs_no_next_step() -> None:
@@ -293,6 +363,38 @@ def test_contenders_are_compared_with_the_system_unless_they_are_its_baseline() 
         "Keep vendor: it is clearly better (.700, p = .001).",
     ]
     assert [entry.baseline for entry in verdict.imported] == ["vendor"]
+
+
+def test_an_early_verdict_says_what_is_missing_and_what_would_replace_the_system() -> None:
+    assert VERDICT.early == []
+    chosen = replace(VERDICT, chosen="BM25", selected_on="dev", moment="before training", measure="RR@10")
+    early = replace(chosen, missing=["retriever", *"abcd"], dearer=0.0123)
+    assert early.early == [
+        "This verdict is early (before training). Not measured yet: retriever, a, b, c and 1 more.",
+        "A system that costs more than BM25 must have about .012 more RR@10 on the dev queries to replace it.",
+    ]
+    assert replace(chosen, missing=["a"], cheaper=-0.01).early[1:] == [
+        "A system that costs less replaces it with at most about .010 less."
+    ]
+    assert early.json["early"] == early.early
+
+
+def test_a_dearer_system_must_be_better_by_a_standard_error_and_than_the_best() -> None:
+    """Of three queries. The best system may be one that costs too much for its gain."""
+    values = {"cheap": [0.4, 0.5, 0.9], "dear": [0.5, 0.4, 1.0], "poor": [0.0, 0.0, 0.1]}
+    selection = selected(
+        {name: [np.array(numbers)] for name, numbers in values.items()},
+        dict.fromkeys(values, False),
+        {"poor": 0, "cheap": 1, "dear": 2},
+    )
+    assert selection["deploy"] == "cheap"
+    behind = {candidate["system"]: candidate for candidate in selection["candidates"]}
+    error = np.median([behind[name]["behind_error"] for name in ("cheap", "poor")])
+    replaced = replaced_at(selection)
+    assert replaced is not None
+    assert replaced.dearer == pytest.approx(max(error, behind["cheap"]["behind"]))
+    assert replaced.cheaper == pytest.approx(behind["cheap"]["behind"] - error)
+    assert replaced_at({"candidates": []}) is None
 
 
 def test_a_price_is_part_of_the_cost() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.running.refusals import select_shared_checks
 from sparring.workflows.running.runner import _chain_lengths, _run_parallel, run_steps
-from sparring.workflows.store.dag import Step, StepFailed, graph, in_phase, step
+from sparring.workflows.store.dag import Description, Step, StepFailed, graph, in_phase, step
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
 from sparring.workflows.store.store import WRITTEN, Store
@@ -113,6 +114,28 @@ def test_of_steps_that_run_at_once_those_somebody_waits_for_come_first() -> None
         began.clear()
         _run_parallel([a, b, measures, chain], 1, run_step, first)
         assert began == order
+
+
+def test_a_step_that_measures_time_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = texts("a", "b")
+    monkeypatch.setattr(steps.join, "description", Description(alone=True), raising=False)
+    alone = [step(name, steps.join, parts=parts, options=None) for name, parts in (("c", []), ("d", [b]), ("e", [a]))]
+    after = step("f", steps.write, text="f")
+    running, seen, lock = set[str](), dict[str, set[str]](), threading.Lock()
+
+    def run_step(title: str, node: Step) -> bool:
+        with lock:
+            running.add(node.label)
+            seen[node.label] = set(running)
+        time.sleep(0.01)
+        with lock:
+            for label in running:
+                seen[label] |= running
+            running.remove(node.label)
+        return True
+
+    assert len(_run_parallel([*alone, a, b, after], 3, run_step, [])) == 6
+    assert [seen[label] for label in "cde"] == [{"c"}, {"d"}, {"e"}]
 
 
 def test_a_title_has_the_phase_and_lines_stand_below_the_step_that_they_are_of(

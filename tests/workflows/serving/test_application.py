@@ -88,7 +88,7 @@ def test_a_body_is_an_object(service: Made, tree: Any) -> None:
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("q=one&systen=words", "systen: unknown key"),
+        ("q=one&systen=words", "systen: unknown key; /openapi.json lists the keys"),
         ("q=one&q=two", "q: given twice; accepted: once (POST takes several queries)"),
         ("q=one&k=1_0", "k: got '1_0'; accepted: a whole number"),
         ("q=one&k=3.0", "k: got '3.0'; accepted: a whole number"),

@@ -69,7 +69,8 @@ def test_other_steps_stay_the_same(tmp_path: Path, beir: Path, encoder: Path) ->
 
 
 def test_a_reranker_reads_the_row_that_it_names(tmp_path: Path, beir: Path, encoder: Path) -> None:
-    contenders = {"a": VENDOR, "b": {**VENDOR, "of": "start model"}, "c": {**VENDOR, "of": "b", "depth": 3}}
+    chat = {"chat_url": "http://localhost:9000/v1/chat/completions", "of": "b", "depth": 3}
+    contenders = {"a": VENDOR, "b": {**VENDOR, "of": "start model"}, "c": chat}
     rows = {row.name: row for row in read(tmp_path, untrained(beir, encoder, contenders)).outcome.rows}
     for name, over in {"a": "BM25", "b": "start model", "c": "b"}.items():
         assert rows[name].system.over is rows[over].system  # type: ignore[union-attr]
@@ -83,6 +84,7 @@ def test_a_reranker_reads_the_row_that_it_names(tmp_path: Path, beir: Path, enco
         ({"rerank_url": "http://me:word@a/v1"}, "contenders.x.rerank_url", "by `key_from`"),
         ({"reranker": "a/b", "rerank_url": "http://a/v1"}, "contenders.x.rerank_url", "there is `reranker` too"),
         ({"embedder_url": "http://a/v1", "rerank_url": "http://a/v1"}, "contenders.x.rerank_url", "names it as `of`"),
+        ({"reranker": "a/b", "chat_url": "http://a/v1"}, "contenders.x.chat_url", "there is `reranker` too"),
         ({"embedder": "a/b", "of": "BM25"}, "contenders.x.of", "a reranker without an embedder"),
         ({"reranker": "a/b", "model": "m"}, "contenders.x.model", "it is for an address"),
         ({"reranker": "a/b", "query_prompt": "q: "}, "contenders.x", "are for `embedder_url`"),

@@ -107,7 +107,8 @@ def of_queries(scores):
 """
 NO_TEACHER = (
     "reads a teacher's scores, and these groups have none. Use a loss over targets, a recipe whose ranker scores the "
-    "groups (ar2, simlm), or, if the collection's source has scores, `given: scores`"
+    "groups (ar2, simlm), a contender (`teacher` in ar2, dpr and simlm), or, if the collection's source has scores, "
+    "`given: scores`"
 )
 
 

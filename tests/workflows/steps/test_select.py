@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from sparring.components.data.groups import judged_queries, measured_queries
+from sparring.components.evaluation.selection import leading
+from sparring.components.files import write_json
 from sparring.workflows.steps.select import select
 from tests.support import toy
 
@@ -112,3 +114,34 @@ def test_where_no_query_is_judged_costs_choose_nothing(tmp_path: Path, data: Pat
     systems = [entry(tmp_path, name, [1] * 4, trained=False, cost=cost) for cost, name in enumerate("ab")]
     selection = selected(tmp_path, data, systems, "validation")
     assert (selection["candidates"], "deploy" in selection) == ([], False)
+
+
+def measured(place: Path, name: str, milliseconds: float) -> Path:
+    """What a system needs, as `measure_latency` writes it."""
+    (place / f"{name} latency").mkdir()
+    write_json(place / f"{name} latency" / "latency.json", {"queries": 200, "p95_ms": milliseconds, "memory_gb": 1.0})
+    return place / f"{name} latency"
+
+
+def test_a_slow_contender_that_is_best_is_not_chosen(tmp_path: Path, data: Path) -> None:
+    """Nor is one whose latency nobody knows."""
+    slow = {"limits": {"p95_ms": 50.0}, "measured": measured(tmp_path, "slow", 120.0)}
+    fast = {"limits": {"p95_ms": 50.0}, "measured": measured(tmp_path, "fast", 20.0)}
+    vendor = {"limits": {"p95_ms": 50.0}, "measured": "its ranking comes from http://vendor"}
+    systems = [
+        entry(tmp_path, "fast", [1, 1, 2, 2], trained=True, cost=1, **fast),
+        entry(tmp_path, "slow", [1, 1, 1, 1], trained=False, cost=4, **slow),
+        entry(tmp_path, "vendor", [1, 1, 1, 2], trained=False, cost=4, **vendor),
+    ]
+    selection = selected(tmp_path, data, systems)
+    assert selection["deploy"] == "fast"
+    assert selection["budget"]["excluded"] == {
+        "slow": [{"limit": "p95_ms", "value": 120.0, "most": 50.0}],
+        "vendor": [{"limit": "p95_ms", "value": None, "most": 50.0}],
+    }
+    lead = leading(tmp_path / "out", [])
+    assert (lead["deploy"], lead["system"], lead["baseline"]) == ("fast", selection["budget"]["without"], "fast")
+    (tmp_path / "out" / "selection.json").unlink()
+    (tmp_path / "out").rmdir()
+    without_limits = [{**system, "limits": {}} for system in systems]
+    assert "budget" not in selected(tmp_path, data, without_limits)

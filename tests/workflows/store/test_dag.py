@@ -12,10 +12,12 @@ from sparring.components import modules
 from sparring.components.config import UserError
 from sparring.components.training.config import TrainConfig
 from sparring.components.training.terms import LossTerm
+from sparring.workflows.running.executor import resolve_inputs
 from sparring.workflows.steps.mine import MineConfig, Sampler, mine
 from sparring.workflows.steps.train import train
 from sparring.workflows.store import dag
-from sparring.workflows.store.dag import Description, Step, canonical, graph, in_phase, relabelled, step
+from sparring.workflows.store.dag import Composite, Description, Step, canonical, graph, in_phase, relabelled, step
+from sparring.workflows.store.store import Store
 from tests.support import steps
 from tests.support.steps import Options, chain
 from tests.support.toy import CROSS_ENTROPY
@@ -237,6 +239,36 @@ def test_a_function_that_takes_more_than_it_names_names_what_is_missing() -> Non
 
 
 # Order
+
+
+def test_an_input_may_be_read_from_several_steps(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    class Pair(Composite):
+        def __init__(self, identity: str, *parts: Step) -> None:
+            self._identity, self._parts = identity, parts
+
+        @property
+        def identity(self) -> str:
+            return self._identity
+
+        @property
+        def steps(self) -> list[Step]:
+            return list(self._parts)
+
+        def resolved(self, store: Store) -> list[Path]:
+            return [store.path(node) for node in self._parts]
+
+    a, b = (step(name, steps.write, text=name) for name in "ab")
+    joined = step("c", steps.join, parts=Pair("x", a, b), options=None)
+    assert joined.upstream == [a, b]
+    assert graph([joined]) == [a, b, joined]
+    same, *different = (
+        step("d", steps.join, parts=Pair(*pair), options=None) for pair in (("x", a, b), ("y", a, b), ("x", a))
+    )
+    assert same.fingerprint == joined.fingerprint
+    assert len({joined.fingerprint, *(node.fingerprint for node in different)}) == 3
+    assert resolve_inputs(joined.inputs, store) == {"parts": [store.path(a), store.path(b)], "options": None}
 
 
 def test_inputs_come_first_and_once() -> None:

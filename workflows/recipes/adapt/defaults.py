@@ -22,6 +22,7 @@ from sparring.components.models.capabilities import (
 from sparring.components.models.configs import MODULES, PAIR, locate_model
 from sparring.components.sources.base import HoldOut
 from sparring.components.sources.survey import Survey, relevant_documents, survey
+from sparring.workflows.recipes.adapt.budget import within_hours
 from sparring.workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
 from sparring.workflows.stages.config import Default
 
@@ -62,12 +63,19 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
 
     The collection is surveyed once. An earlier survey of the same declared source holds even if the files are missing,
     unless it could not count tokens and this run can. If there is no survey and no collection, the numbers suit no
-    collection in particular. A resolved config resolves to itself. UserError if the collection offers nothing to
-    compare systems by.
+    collection in particular. Then values give way until the run fits into the hours of its budget (`budget.py`), which
+    an earlier run of the same config has settled. A resolved config resolves to itself. UserError if the collection
+    offers nothing to compare systems by.
     """
     findings = _found(config, previous)
     resolving = _Resolving(config, findings)
-    return resolving.resolved().model_copy(update={"survey": findings}), resolving.defaults
+    resolved = resolving.resolved().model_copy(update={"survey": findings})
+    if findings is None or config.shape is not None:
+        return resolved, resolving.defaults
+    counts = resolved.data.counts(findings.queries)
+    shaped, changes = within_hours(resolved, config, counts, previous)
+    replaced = {change.key for change in changes}
+    return shaped, [*(default for default in resolving.defaults if default.key not in replaced), *changes]
 
 
 def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
@@ -161,6 +169,8 @@ class _Resolving:
             "train": self._trainings(counts),
             "pretrain": self._pairs(counts),
         }
+        if config.fast is not None and update["train"] is False:
+            update["fast"] = self._note("fast", None, "nothing is trained on queries", of_collection=False)
         if "k" not in config.model_fields_set and self._survey.documents < config.k:
             update["k"] = self._note("k", self._survey.documents, "all documents")
         return config.model_copy(update=update | self._ranker(update["model"]))
@@ -168,11 +178,15 @@ class _Resolving:
     def _ranker(self, model: Any) -> dict[str, Any]:
         """Choose the ranker's input and the source of its score."""
         update: dict[str, Any] = {}
-        if self._config.pair_tokens is None:
+        begun = self._config.ranker_model
+        if self._config.pair_tokens is None and (begun is None or begun.pair_tokens is None):
             both = (model.query_tokens or 0) + (model.document_tokens or 0)
+            limit = self._limit() if begun is None else longest(begun)
             update["pair_tokens"] = self._note(
-                "pair_tokens", min(both, self._limit()), "a query with its document, as the model's limit allows"
+                "pair_tokens", min(both, limit), "a query with its document, as the model's limit allows"
             )
+        if begun is not None:
+            return update
         pooling = self._config.ranker_pooling
         if pooling is None:
             model = self._config.model

@@ -66,8 +66,8 @@ class PassageReranker:
                     self._setting.label(name, seed),
                     self._setting.collection.data,
                     over,
-                    ranker,
                     self.config.rerank.model_copy(update={"depth": depth}),
+                    ranker=ranker,
                     with_split=False,
                 )
         return reranked

@@ -29,6 +29,8 @@ def _chosen(candidate: Json, selected: Json) -> str:
     If nothing was trained, the system to deploy is compared with the cheapest candidate, or if it is the cheapest, with
     the best of the rest.
     """
+    if candidate["system"] in selected.get("budget", {}).get("excluded", {}):
+        return "beyond the budget"
     trained = any(entry["trained"] for entry in selected["candidates"])
     if candidate["system"] == selected["deploy"]:
         return "to deploy"

@@ -6,10 +6,7 @@ from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost, cost_of, is_imported
-from sparring.workflows.systems.system import Charge, TimeSpent
-
-SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
-"""The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
+from sparring.workflows.systems.system import SEARCHED, Charge, TimeSpent
 
 
 def spent_by(systems: Sequence[Row], stated: Sequence[SystemCost]) -> Sequence[SystemCost]:

@@ -14,7 +14,8 @@ from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row
 
 FILE = "ranking.parquet"
-TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
+TABLES = ("queries.parquet", "qrels.parquet")
+"""Tables that are downloaded whole. Of the documents only those are read that are shown."""
 EXAMPLES = 4
 """Won queries shown, and lost ones."""
 

@@ -15,7 +15,8 @@ def overview(metrics: Json, timed: Sequence[Json]) -> Json | None:
     """Draw the systems by the verdict's measure, on its collection. None if nothing was measured.
 
     Without a verdict the measure is the first one, of the average over collections if there is one. `timed` are the
-    costs of systems. The second picture, `trade_off`, is None unless two systems were timed.
+    costs of systems, whose queries were asked together. If systems were measured with one query after another,
+    `trade_off` draws these times (`alone`), with the budget's limit. It is None unless two systems were timed.
     """
     means = metrics["means"]
     if not means:
@@ -27,7 +28,14 @@ def overview(metrics: Json, timed: Sequence[Json]) -> Json | None:
     shown.sort(key=lambda mean: -mean["value"])
     queries = max(mean["queries"] for mean in shown)
     values = {mean["system"]: mean["value"] for mean in shown}
-    systems = [
+    needs = [entry for entry in metrics.get("needs", []) if entry["system"] in values]
+    alone = [
+        Timed(entry["system"], entry["p95_ms"], values[entry["system"]], _role(entry["system"], verdict))
+        for entry in needs
+        if "p95_ms" in entry
+    ]
+    limits = ((verdict or {}).get("budget") or {}).get("limits", {})
+    systems = alone or [
         Timed(cost["system"], 1000 * cost["query"], values[cost["measured"]], _role(cost["measured"], verdict))
         for cost in timed
         if cost["measured"] in values and cost["query"]
@@ -36,7 +44,23 @@ def overview(metrics: Json, timed: Sequence[Json]) -> Json | None:
         **{key: place[key] for key in keys},
         "queries": queries,
         "bars": drawing(bars(f"{place['measure']} of all systems", [_bar(mean, verdict, queries) for mean in shown])),
-        "trade_off": drawing(trade_off(place["measure"], systems)) if len(systems) > 1 else None,
+        "trade_off": drawing(
+            trade_off(
+                place["measure"],
+                systems,
+                axis="milliseconds for 95 % of the queries" if alone else "milliseconds for a query",
+                limit=limits.get("p95_ms") if alone else None,
+            )
+        )
+        if len(systems) > 1
+        else None,
+        "alone": {
+            "queries": sorted({entry["queries"] for entry in needs if "queries" in entry}),
+            "limit": limits.get("p95_ms"),
+            "unmeasured": {entry["system"]: entry["reason"] for entry in needs if "reason" in entry},
+        }
+        if alone
+        else None,
         "deployed": bool(verdict and verdict["deploy"]),
     }
 

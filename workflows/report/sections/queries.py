@@ -37,7 +37,8 @@ BATCH = 100
 ELSEWHERE = {"title": "", "text": "(This document is not in the collection that these judgements are of.)"}
 """Stands for a retrieved document that is missing from the collection of other judgements."""
 RANKED = "ranking.parquet"
-TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
+TABLES = ("queries.parquet", "qrels.parquet")
+"""Tables that are downloaded whole. Of the documents only those are read that are shown."""
 
 
 class Listed(NamedTuple):

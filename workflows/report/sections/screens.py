@@ -7,14 +7,12 @@ from sparring.workflows.report.finished import Finished, Json, shown
 from sparring.workflows.steps.screen import CASES
 from sparring.workflows.store.store import Store
 
-TABLES = ("documents.parquet", "queries.parquet")
-
 
 def screens(steps: Finished, store: Store) -> Iterator[Json]:
     """Yield the counts of each filter of false negatives, and examples of its candidates with their texts."""
     for node, record, cases in shown(steps, store, CASES):
         tables = node.inputs["data"]
-        store.fetch([tables], *TABLES)
+        store.fetch([tables], "queries.parquet")
         data = store.path(tables)
         queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
         ids = [doc_id for case in cases for doc_id in (case["doc_id"], case["positive"], case.get("copy_of")) if doc_id]

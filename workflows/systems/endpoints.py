@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparring.components.config import UserError
 from sparring.components.models.endpoints import Endpoint, Price
 from sparring.components.retrieval.stage import StageConfig
 from sparring.workflows.steps.encode import EncodeConfig
-from sparring.workflows.steps.endpoints import embed_documents_at, embed_queries_at, rerank_at
-from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.steps.endpoints import (
+    embed_documents_at,
+    embed_queries_at,
+    order_at,
+    rerank_at,
+    score_groups_at,
+)
+from sparring.workflows.steps.score import ScoreConfig
 from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.dense import ranked_by_vectors
+from sparring.workflows.systems.reranked import Reranking
 from sparring.workflows.systems.system import Charge, Cost, Names, System, TimeSpent, parts_of
 
 if TYPE_CHECKING:
@@ -23,13 +31,10 @@ ANSWERED = "seconds"
 """Key of the summary with the seconds until the answers came, each request by itself."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Remote(System):
     """A system with a model at an address."""
 
-    label: str
-    """Beginning of its steps' labels."""
-    data: Step
     endpoint: Endpoint
     price: Price | None
 
@@ -54,6 +59,9 @@ class Remote(System):
 class RemoteDense(Remote):
     """An embedder at an address, with the documents' vectors, which are searched exactly."""
 
+    label: str
+    """Beginning of its steps' labels."""
+    data: Step
     k: int
     """Number of documents retrieved for a query."""
     encode: EncodeConfig
@@ -89,16 +97,8 @@ class RemoteDense(Remote):
 
     def ranking(self, split: str) -> Step:
         """Rank the documents for a split's queries."""
-        return step(
-            f"{self.label} ranking ({split})",
-            search,
-            data=self.data,
-            vectors=self.vectors,
-            queries=self.queries(split),
-            index=None,
-            k=self.k,
-            config=SearchConfig().of_candidates(),
-        )
+        queries = self.queries(split)
+        return ranked_by_vectors(self.label, split, data=self.data, vectors=self.vectors, queries=queries, k=self.k)
 
     def cost(self, split: str) -> Cost:
         """The vectors, the queries' vectors, and the search."""
@@ -111,38 +111,35 @@ class RemoteDense(Remote):
 
 
 @dataclass(frozen=True, eq=False)
-class RemoteReranked(Remote):
+class RemoteReranked(Remote, Reranking):
     """A reranker at an address, which reorders the first documents of a system's rankings."""
 
-    over: System
-    """The system whose rankings are reordered."""
-    depth: int
-    sample: int | None = None
-    """Number of judged queries to rerank. If None, all queries are reranked."""
+    by_prompt: bool = False
+    """True if a language model at the address is asked for an order. It cannot teach then."""
 
-    expense = 4
+    def reranked(self, split: str) -> Step:
+        """Rank a split's queries by the scores or the order from the address alone."""
+        inputs: dict[str, Any] = {
+            "data": self.data,
+            "ranking": self.over.ranking(split),
+            "split": split,
+            "endpoint": self.endpoint,
+            "depth": self.depth.depth,
+            "queries": self.depth.queries,
+        }
+        label = f"{self.label} ({split})"
+        if self.by_prompt:
+            return step(label, order_at, **inputs)
+        return step(label, rerank_at, **inputs, before=[reranking.reranked(split) for reranking in self.before])
 
-    @property
-    def parts(self) -> Sequence[System]:
-        """The system that is reordered."""
-        return [self.over]
-
-    def ranking(self, split: str) -> Step:
-        """Rank a split's queries in the reranker's order."""
-        return step(
-            f"{self.label} ({split})",
-            rerank_at,
-            data=self.data,
-            ranking=self.over.ranking(split),
-            split=split,
-            endpoint=self.endpoint,
-            depth=self.depth,
-            queries=self.sample,
-        )
+    def judged(self, label: str, groups: Step, config: ScoreConfig, before: Sequence[Step]) -> Step:
+        """Return the step that adds the scores at the address alone to groups. Pairs that a step of `before` has scored
+        are not asked again."""
+        return step(label, score_groups_at, data=self.data, groups=groups, endpoint=self.endpoint, before=list(before))
 
     def cost(self, split: str) -> Cost:
         """The parts, and the answers."""
-        reranked = self.ranking(split)
+        reranked = self.reranked(split)
         rerank = (TimeSpent(reranked, seconds=ANSWERED),)
         return super().cost(split) + Cost(rerank=rerank, charges=self.charges(reranked))
 
