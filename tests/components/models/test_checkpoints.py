@@ -57,7 +57,7 @@ def saved(state: Any, path: Path) -> None:
     """As the papers' code writes it, made safetensors of as the documentation says."""
     pickled, script = path.with_suffix(".pickled"), path.with_suffix(".py")
     torch.save(state, pickled)  # noqa: TID251
-    page = (ROOT / "docs" / "pages" / "methods" / "index.md").read_text()
+    page = (ROOT / "docs" / "pages" / "methods" / "checkpoints.md").read_text()
     script.write_text(re.findall(r"```python\n(.*?)```", page, re.S)[-1])
     with mock.patch.object(sys, "argv", [script.name, str(pickled), str(path)]):
         runpy.run_path(str(script))

@@ -170,7 +170,7 @@ def test_a_loss_makes_no_tensor_elsewhere(loss: Any, monkeypatch: pytest.MonkeyP
         values.sum().backward()
     assert isinstance(values.data, There)
     assert isinstance(parts["student"].grad, There)
-    torch.testing.assert_close(values.detach().here, loss(scores))
+    torch.testing.assert_close(values.detach().inner, loss(scores))
 
 
 def test_the_rehearsal_refuses_tensors_of_both_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,9 @@ def test_through_ray_progress_moves_within_a_shard(ray: Machine, out: Path, monk
     monkeypatch.setattr(ray_map, "LOOK_SECONDS", 0.05)
     done = shards.Progress.set_done
     monkeypatch.setattr(
-        shards.Progress, "set_done", lambda self, count: (seen.touch() if count == 5 else None, done(self, count))
+        shards.Progress,
+        "set_done",
+        lambda self, count, *more: (seen.touch() if count == 5 else None, done(self, count, *more)),
     )
     run(out, pieces(1, s0={"until": str(seen)}), ray, workers.Advancing)
     assert progress(out)["done"] == 10

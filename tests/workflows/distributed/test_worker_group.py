@@ -118,7 +118,7 @@ def test_a_task_is_done_when_the_workers_that_are_left_have_done_it() -> None:
         future = asyncio.ensure_future(queue.give({}))
         for rank in (0, 1):
             await queue.take(0, rank=rank, workers=2)
-        assert await queue.take(0, rank=0, workers=1) == (1, {})
+        assert await queue.take(0, rank=0, workers=1) == (1, {"restarts": 1})
         await queue.done(1, "alone", [], rank=0)
         assert await future == ("alone", [], 2, None)
 
