@@ -47,7 +47,7 @@ def trade_off(
     `limit` draws the latency that a budget allows. Names stand at the frontier's dots, at the chosen system and at its
     baseline, as far as there is room.
     """
-    canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
+    canvas = Canvas(start=44, end=WIDTH - 16, top=14 if limit is None else 30, height=236)
     y = canvas.y_axis(ticks(min(timed.value for timed in systems), max(timed.value for timed in systems)))
     times = [timed.milliseconds for timed in systems]
     shown = times if limit is None else [*times, limit]
