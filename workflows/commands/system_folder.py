@@ -11,8 +11,8 @@ from sparring.components.systems.card import CARD, Measured, card
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from sparring.components.systems.stages.ranker import RankerStage
 from sparring.workflows.commands import cards
+from sparring.workflows.report.conclusion import verdict_of
 from sparring.workflows.report.metrics import METRICS
-from sparring.workflows.report.verdict import verdict_of
 from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sparring.components.files import read_json
 from sparring.workflows.experiments.expected import Expected
+from sparring.workflows.report.conclusion import verdict_of
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.numbers import numbers
 from sparring.workflows.report.sections.costs import spent_by
 from sparring.workflows.report.sections.sizes import sizes
-from sparring.workflows.report.verdict import verdict_of
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Interim, Row, SystemCost

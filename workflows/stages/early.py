@@ -25,6 +25,8 @@ def with_early(outcome: Outcome, results: Results, comparisons: Sequence[tuple[s
         results_step = replace(results, rows=rows).gather([pair for pair in comparisons if {*pair} <= {*names}])
         moment = f"after {trainings[place - 1].label}" if place else "before training"
         new = next(row for row, last in zip(results.rows, stages, strict=True) if last == place)
+        measured = {name: level for name, level in expenses.items() if name in names}
+        missing = {name: level for name, level in expenses.items() if name not in names}
         retrievals = [row.retriever for row in rows if row.retriever is not None]
         early.append(
             replace(
@@ -34,9 +36,9 @@ def with_early(outcome: Outcome, results: Results, comparisons: Sequence[tuple[s
                 retrieval=retrievals[-1],
                 ranker=next((row.ranker for row in reversed(rows) if row.ranker is not None), None),
                 costs=tuple(cost_of(row) for row in {row.name: row for row in rows if not is_imported(row)}.values()),
-                levels={name: expenses[name] for name in names if name in expenses},
+                levels=measured,
                 pictures=(),
-                interim=Interim(moment, {name: level for name, level in expenses.items() if name not in names}),
+                interim=Interim(moment, measured, missing),
             )
         )
     return replace(outcome, early=early)

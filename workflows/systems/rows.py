@@ -177,8 +177,10 @@ class Interim:
 
     moment: str
     """The moment in words: `before training`, or `after warm ranker`."""
+    measured: Mapping[str, float]
+    """Rank of the expense of each system that is measured by then, by name."""
     missing: Mapping[str, float]
-    """Rank of the expense of each system that the run measures later, by name."""
+    """The same for each system that the run measures later."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which systems a budget excludes, and what is chosen among the rest."""
+"""Systems that a budget excludes, and the choice among the rest."""
 
 from __future__ import annotations
 

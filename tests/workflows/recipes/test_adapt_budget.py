@@ -1,4 +1,4 @@
-"""How `adapt` fits a run into its hours."""
+"""Fitting a run of `adapt` into its hours."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from sparring.components.evaluation.result_table import BETTER, UNCLEAR, WORSE
 from sparring.components.evaluation.selection import leading, replaced_at, selected
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, sample_factor
 from sparring.workflows import ROOT
-from sparring.workflows.report.verdict import Budget, Comparison, Verdict, in_prose, latency, verdict_of
+from sparring.workflows.report.conclusion import verdict_of
+from sparring.workflows.report.verdict import Budget, Comparison, Verdict, in_prose, latency
 
 START = "BM25 + start model, interpolated"
 COMPARISON = Comparison(
@@ -115,7 +116,8 @@ def test_verdict_says_what_the_budget_excludes_and_what_that_would_gain(
         f"The budget excludes ranker (p95 120 ms > 50 ms). That is {words} than BM25 + start model (interpolated) "
         f"(.700, p = .37): the difference is {difference:+.3f} [-0.012, +0.032]."
     )
-    assert Verdict.read(verdict.json) == verdict
+    written = verdict.json
+    assert Verdict.read(written) == Verdict.read(written) == verdict
     assert replace(VERDICT, budget=BUDGET).sentences[2] == (
         "The budget excludes ranker (p95 120 ms > 50 ms). It has 0.031 more on dev."
     )
@@ -380,7 +382,7 @@ def test_an_early_verdict_says_what_is_missing_and_what_would_replace_the_system
 
 
 def test_a_dearer_system_must_be_better_by_a_standard_error_and_than_the_best() -> None:
-    """Of three queries. The best system may be one that costs too much for its gain."""
+    """Three queries, of which the best system may cost too much for its gain."""
     values = {"cheap": [0.4, 0.5, 0.9], "dear": [0.5, 0.4, 1.0], "poor": [0.0, 0.0, 0.1]}
     selection = selected(
         {name: [np.array(numbers)] for name, numbers in values.items()},

@@ -117,7 +117,7 @@ def test_where_no_query_is_judged_costs_choose_nothing(tmp_path: Path, data: Pat
 
 
 def measured(place: Path, name: str, milliseconds: float) -> Path:
-    """What a system needs, as `measure_latency` writes it."""
+    """Write the needs of a system as `measure_latency` does."""
     (place / f"{name} latency").mkdir()
     write_json(place / f"{name} latency" / "latency.json", {"queries": 200, "p95_ms": milliseconds, "memory_gb": 1.0})
     return place / f"{name} latency"
