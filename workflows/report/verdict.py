@@ -112,8 +112,8 @@ class Verdict:
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
     needs: Mapping[str, float] | None = None
     """Measured with one query after another: `p50_ms`, `p95_ms` and `p99_ms` over so many `queries`, `memory_gb` of the
-    process, `disk_gb` of all files, `open_seconds`, and `waiting_share`: the share of its time that the process waited
-    for a processor. None if it was not measured."""
+    process, `disk_gb` of all files, `open_seconds`, and `others_share`: the share of the processors that other
+    programs used. None if it was not measured."""
     budget: Budget | None = None
     """Limits of the config on the chosen system. None if there are none."""
     money: float | None = None

@@ -5,12 +5,12 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import psutil
 
 from sparring.components.data.groups import judged_queries
 from sparring.components.data.tables import QUERIES, read
@@ -30,9 +30,11 @@ WARM_SECONDS = 1.0
 """Seconds of queries that are not measured, at the beginning: Java compiles, and files are read."""
 RESULTS = 10
 """Number of documents that a query asks for."""
-STATUS, THREADS = Path("/proc/self/status"), Path("/proc/self/task")
+STATUS = Path("/proc/self/status")
+WORK = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Kinds of processor time in which a machine computes, or another machine on the same hardware does."""
 BUSY = 0.2
-"""Share of its time that a process may wait for a processor before the machine counts as busy."""
+"""Share of the processors that other programs may use before the machine counts as busy."""
 
 
 @Description(part="evaluation", alone=True)
@@ -64,7 +66,7 @@ def measure_latency(out: Path, machine: Machine, *, data: Path, split: str, syst
         child.end()
         measured: dict[str, Any] = read_json(answers)
     write_json(out / FILE, measured)
-    return measured | ({"note": note} if (note := busy(measured["waiting_share"])) else {})
+    return measured | ({"note": note} if (note := busy(measured["others_share"])) else {})
 
 
 class Questioner:
@@ -86,13 +88,12 @@ class Questioner:
             self._system.answer(text, k)
             return time.perf_counter() - began
 
-        before = processor_times()
+        began, before = time.perf_counter(), seconds_of_others()
         seconds = asked(ask, texts)
-        computed, waited = (after - begin for after, begin in zip(processor_times(), before, strict=True))
+        share = (seconds_of_others() - before) / ((psutil.cpu_count() or 1) * (time.perf_counter() - began))
         p50, p95, p99 = (1000 * float(value) for value in np.percentile(seconds, [50, 95, 99]))
         times = {"queries": len(seconds), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
-        share = waited / (computed + waited) if computed else 0.0
-        write_json(path, {**times, "memory_gb": peak_memory() / 1e9, **self._needs, "waiting_share": share})
+        write_json(path, {**times, "memory_gb": peak_memory() / 1e9, **self._needs, "others_share": max(share, 0.0)})
 
 
 def asked(
@@ -125,22 +126,17 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def processor_times() -> tuple[float, float]:
-    """Return the seconds that this process's threads have computed, and those that they waited for a processor. Both
-    are 0 on systems that do not count them."""
-    times = [0.0, 0.0]
-    for thread in THREADS.glob("*/schedstat"):
-        with suppress(OSError):  # the thread ended
-            computed, waited, _ = map(int, thread.read_text().split())
-            times = [times[0] + computed / 1e9, times[1] + waited / 1e9]
-    return times[0], times[1]
+def seconds_of_others() -> float:
+    """Return the processor time that all other processes of the machine have used, in seconds.
+
+    The time that this process's threads wait would not tell: Java's compiler waits for its own searches.
+    """
+    machine, process = psutil.cpu_times(), psutil.Process().cpu_times()
+    return sum(getattr(machine, kind, 0.0) for kind in WORK) - process.user - process.system
 
 
 def busy(share: float) -> str:
-    """Say that the machine was busy, if the process waited for more than the share `BUSY` of its time."""
+    """Say that the machine was busy, if other programs used more than the share `BUSY` of its processors."""
     if share <= BUSY:
         return ""
-    return (
-        f"Other programs used the processors: {100 * share:.0f} % of the time this process waited for one. Its times "
-        "are too long."
-    )
+    return f"Other programs used {100 * share:.0f} % of the processors, so these times may be too long."
