@@ -60,7 +60,7 @@ def verdict_of(
         imported=[
             entry
             for entry in _against_present(metrics, subject, mean, systems)
-            if comparison is None or (entry.system, entry.baseline) != (comparison.system, comparison.baseline)
+            if comparison is None or {entry.system, entry.baseline} != {comparison.system, comparison.baseline}
         ],
         selected_on=lead["selected_on"],
         selection_queries=lead.get("queries"),

@@ -340,9 +340,9 @@ def test_values_are_those_on_the_queries_of_both() -> None:
 def test_contenders_are_compared_with_the_system_unless_they_are_its_baseline() -> None:
     place = {"collection": "c", "split": "test", "measure": "RR@10"}
 
-    def compared(baseline: str, difference: float) -> dict[str, Any]:
+    def compared(baseline: str, difference: float, system: str = "retriever") -> dict[str, Any]:
         numbers = {"difference": difference, "low": difference - 0.02, "high": difference + 0.02, "queries": 50}
-        pair = {"system": "retriever", "baseline": baseline, "seeds": [1], "test": THIS_TRAINING}
+        pair = {"system": system, "baseline": baseline, "seeds": [1], "test": THIS_TRAINING}
         return {**place, **pair, **numbers, "p": 0.001, "p_holm": 0.001}
 
     values = {"retriever": 0.6, "ours": 0.5, "vendor": 0.7, "BM25": 0.4}
@@ -365,6 +365,14 @@ def test_contenders_are_compared_with_the_system_unless_they_are_its_baseline() 
         "Keep vendor: it is clearly better (.700, p = .001).",
     ]
     assert [entry.baseline for entry in verdict.imported] == ["vendor"]
+    # The main comparison may have the contender as its system.
+    metrics["comparisons"].append(compared("retriever", -0.1, system="ours"))
+    metrics["leading"] = {**metrics["leading"], "system": "ours", "baseline": "retriever"}
+    turned = verdict_of(metrics, systems)
+    assert turned is not None
+    assert turned.comparison is not None
+    assert turned.comparison.system == "ours"
+    assert [entry.baseline for entry in turned.imported] == ["vendor"]
 
 
 def test_an_early_verdict_says_what_is_missing_and_what_would_replace_the_system() -> None:
