@@ -53,7 +53,10 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
     limits = None if config.budget is None else config.budget.limits
     if limits is not None:
         with in_phase(EVALUATION):
-            needs = {row.name: latency(row, evaluate.select) for row in outcome.ranked.values() if not row.oracle}
+            first = replace(outcome, rows=outcome.rows[::-1]).ranked  # an early outcome waits for no later seed
+            needs = {
+                name: latency(first[name], evaluate.select) for name, row in outcome.ranked.items() if not row.oracle
+            }
         outcome = replace(outcome, needs=needs)
     selection = _selection(outcome, evaluate.select, evaluate.select_by, limits)
     early = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,24 @@ def test_each_training_that_completes_a_row_has_an_early_outcome(experiment: loa
     assert {"BM25", "start model"} <= {row.name for row in early[0].rows}
 
 
-def test_untrained_rows_are_measured_and_selected_before_the_first_training(experiment: loading.Experiment) -> None:
-    """Each early outcome needs only what is made before the next training."""
+@pytest.mark.parametrize("seeds", [[0], [1, 2, 3]])
+def test_an_early_outcome_needs_only_what_is_made_before_the_next_training(
+    seeds: list[int], beir: Path, encoder: Path, tmp_path: Path
+) -> None:
+    """The first needs no training, and the others those of the present seed and of the seeds before it."""
+    experiment = _read(tmp_path, {**tiny.adapt(beir, encoder), "seeds": seeds})
+    learnt = [
+        [node.label for node in graph([outcome.results]) if node.description.models == "training"]
+        for outcome in experiment.outcome.early
+    ]
+    assert learnt[0] == []
+    assert all(set(before) < set(after) for before, after in pairwise(learnt))
     steps = graph(experiment.wanted)
     place = {node.fingerprint: number for number, node in enumerate(steps)}
+    ends = [place[outcome.results.fingerprint] for outcome in experiment.outcome.early]
     trainings = [place[node.fingerprint] for node in steps if node.description.models == "training"]
-    first, *later = (place[outcome.results.fingerprint] for outcome in experiment.outcome.early)
-    assert first < trainings[0] < later[0] < trainings[1] < later[1]
+    for end, labels in zip(ends, learnt, strict=True):
+        assert sum(training < end for training in trainings) == len(labels)
 
 
 def test_early_outcomes_leave_the_whole_result_as_it_is(experiment: loading.Experiment) -> None:
