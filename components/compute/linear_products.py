@@ -1,7 +1,8 @@
-"""Linear layers on a CPU with oneDNN's matrix products.
+"""Linear layers on a CPU, with the fastest library for the processor.
 
-The weights are laid out once. The product adds the biases and applies the activation. Torch offers these products to
-its compiler. This module calls them directly.
+oneDNN lays the weights out once, adds the biases and applies the activation within the product. Torch offers these
+products to its compiler. This module calls them directly. In fp32 on a processor without AVX-512, MKL is faster: on an
+AMD EPYC with AVX2 it reaches 180 GFLOP/s on two cores, oneDNN 160, and oneDNN with a GELU 108.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PACKED_FOR = 4_096
 """Number of rows that weights are laid out for. Other numbers of rows give the same results."""
 
 AT_ONCE = 512
-"""Number of rows that are rounded, multiplied and scaled back together. So many stay in a core's cache meanwhile."""
+"""Number of rows that are multiplied together if something follows the product. So many stay in the cache meanwhile."""
 
 ZERO = 128
 """Unsigned 8-bit number that represents 0."""
@@ -43,10 +44,31 @@ def linear_product(precision: str, *parts: nn.Linear) -> LinearProduct:
     """Return a product in `fp32`, `bf16` or `int8` for linear layers of the same inputs, with outputs side by side."""
     weight = torch.cat([part.weight for part in parts]).detach()
     bias = torch.cat([part.bias for part in parts]).detach().float()  # added before the result is rounded
-    return Rounded(weight, bias) if precision == "int8" else Plain(weight, bias, DTYPES[precision])
+    if precision == "int8":
+        return Rounded(weight, bias)
+    if precision == "fp32" and torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        return ByMkl(weight, bias)
+    return ByOneDnn(weight, bias, DTYPES[precision])
 
 
-class Plain:
+class ByMkl:
+    """Matrix products in fp32 by MKL, which torch calls."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self._weight, self._bias = weight.float().T.contiguous(), bias
+
+    def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
+        """Multiply rows (N, in) in fp32 and, if `gelu`, apply an exact GELU. Return (N, out)."""
+        if not gelu:
+            return torch.addmm(self._bias, rows, self._weight)
+        result = torch.empty((len(rows), len(self._bias)))
+        for some, into in zip(rows.split(AT_ONCE), result.split(AT_ONCE), strict=True):
+            torch.addmm(self._bias, some, self._weight, out=into)
+            torch.ops.aten.gelu_(into)
+        return result
+
+
+class ByOneDnn:
     """Matrix products without quantisation, in fp32 or bf16."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:

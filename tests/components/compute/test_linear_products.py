@@ -1,4 +1,4 @@
-"""Linear layers as oneDNN's products, against torch's own and against products of whole numbers."""
+"""Linear layers as products by each library, against torch's own and against products of whole numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparring.components.compute.linear_products import ZERO, eight_bits, has_products, linear_product
+from sparring.components.compute.linear_products import (
+    AT_ONCE,
+    ZERO,
+    ByMkl,
+    ByOneDnn,
+    eight_bits,
+    has_products,
+    linear_product,
+)
 from sparring.components.compute.precision import has_bf16
 from tests.support.processors import NEEDS_BF16, NEEDS_VNNI
 
@@ -38,6 +46,19 @@ def test_layers_side_by_side_are_one_product(precision: str, close: float, gelu:
         wanted = torch.cat([part(rows) for part in parts], 1)
         wanted = functional.gelu(wanted) if gelu else wanted
     assert ((products - wanted).norm(dim=1) <= close * (1 + wanted.norm(dim=1))).all()
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+def test_each_library_gives_the_layers_states(capability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over more rows than are multiplied together."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    (layer,), rows = layers(32), states(AT_ONCE + 70).clamp(-9, 9)
+    product = linear_product("fp32", layer)
+    by_mkl = capability == "AVX2" and torch.backends.mkl.is_available()
+    assert isinstance(product, ByMkl if by_mkl else ByOneDnn)
+    with torch.inference_mode():
+        torch.testing.assert_close(product(rows), layer(rows))
+        torch.testing.assert_close(product(rows, gelu=True), functional.gelu(layer(rows)))
 
 
 @NEEDS_VNNI
