@@ -27,6 +27,15 @@ from sparring.workflows.store import attempts, transfer
 from sparring.workflows.store.dag import Function, description
 from sparring.workflows.store.progress import Progress
 
+SHARDS, LEAST_ROWS = 32, 256
+
+
+def shard_size(rows: int, most: int) -> int:
+    """Return the number of rows that a model works on in one shard: `most`, or fewer if all rows make fewer than
+    `SHARDS` shards, so that all workers have work. It is at least `LEAST_ROWS`, as rows of similar lengths are batched
+    within a shard. The number of workers does not change it."""
+    return min(most, max(LEAST_ROWS, -(-rows // SHARDS)))
+
 
 def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
     """Cut rows into shards of `size` rows. `start` and `stop` are added to the task. `file` has a place for a

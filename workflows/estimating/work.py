@@ -18,6 +18,7 @@ from sparring.components.models.permutations import windows
 from sparring.components.models.shape import predicted_at_once, shape_of
 from sparring.components.retrieval.kind import DEFAULT, PART, index_kind_named, kind_named
 from sparring.components.training.terms import declared
+from sparring.workflows.distributed.shards import shard_size
 from sparring.workflows.estimating.site import Pool, Site
 from sparring.workflows.estimating.sizes import (
     UNKNOWN,
@@ -368,7 +369,7 @@ def _encode(site: Site, inputs: Inputs) -> Work:
     )
     vectors = Vectors(count, round(numbers), 2 if config.vectors == "float16" else 4)
     amount, ids = count * _operations(model, lengths), 40.0 * count if "split" in inputs else 0.0
-    more = {"precision": config.precision, "files": count / config.shard, "driver": ids}
+    more = {"precision": config.precision, "files": count / shard_size(count, config.shard), "driver": ids}
     return _by_model(site, "encoding", model, amount, vectors, **more)
 
 

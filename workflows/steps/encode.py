@@ -24,7 +24,7 @@ from sparring.components.data.vectors import (
 from sparring.components.files import read_json, remove, replacing, write_json
 from sparring.components.retrieval.kind import DEFAULT, kind_of
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
+from sparring.workflows.distributed.shards import Shard, map_shards, row_shards, shard_size
 from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description
 
@@ -36,7 +36,7 @@ class EncodeConfig(Config):
     """Precision and storage of vectors."""
 
     shard: int = Field(2_000, ge=1)
-    """Number of texts in one file. If encoding is interrupted, each worker loses at most one file."""
+    """Largest number of texts in one file. If encoding is interrupted, each worker loses at most one file."""
     precision: Literal["bf16", "fp32", "int8"] = "bf16"
     """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
     rounds."""
@@ -51,7 +51,7 @@ MODELS = {"tokens": ("*",), "retriever": ("model/*.safetensors", "state/*"), "da
 @Description(
     part="encoding",
     models="encoding",
-    version=3,
+    version=4,
     droppable=("documents-*.npy",),
     workers_read={**MODELS, "out": ("documents-*.npy",)},
 )
@@ -65,7 +65,7 @@ def encode_documents(
     representation, so their scores are equal, in whatever batch each was.
     """
     documents = rows_in(data / "documents.parquet")
-    shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
+    shards = row_shards(documents, shard_size(documents, config.shard), "documents-{:05d}.npy", side="document")
     counted = _encoded(out, machine, shards, tokens, retriever, config)
     write_json(out / SHARDS, {shard.file: shard.size for shard in shards})
     groups = row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json")
@@ -89,6 +89,7 @@ def encode_documents(
 @Description(
     part="encoding",
     models="encoding",
+    version=2,
     droppable=("queries.npy",),
     workers_read={**MODELS, "out": ("part-*.npy", "queries.npy")},
 )
@@ -98,7 +99,7 @@ def encode_queries(
     """Write `queries.npy`, the representations of the split's queries in the order of the queries table, and
     `queries.json`, their ids."""
     ids = query_ids_of(data, [split]).to_pylist()
-    shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
+    shards = row_shards(len(ids), shard_size(len(ids), config.shard), "part-{:05d}.npy", side="query")
     counted = _encoded(out, machine, shards, tokens, retriever, config, data=str(data), split=split)
     write_json(out / "queries.json", ids)
     map_shards(

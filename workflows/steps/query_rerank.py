@@ -18,7 +18,7 @@ from sparring.components.expansion.query_choice import PREDICTIONS
 from sparring.components.expansion.query_reading import PARTS, TOP, Candidates, Passages
 from sparring.components.files import remove, replacing, save_array, write_array
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.shards import map_rows
+from sparring.workflows.distributed.shards import map_rows, shard_size
 from sparring.workflows.store.dag import Description
 
 ROW_GROUP = 10_000
@@ -32,7 +32,7 @@ class PredictConfig(Config):
     """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
     rounds."""
     shard: int = Field(2_000, ge=1)
-    """Number of expansions in one file. If prediction is interrupted, each worker loses at most one file."""
+    """Largest number of expansions in one file. If prediction is interrupted, each worker loses at most one file."""
 
 
 @Description(part="query reranking")
@@ -89,7 +89,7 @@ def _write(out: Path, candidates: Candidates, data: Path, expansions: int, passa
     return {"expansions": expansions, "passages": count, "found_nothing": int((passages.rows == count).sum())}
 
 
-@Description(part="query reranking", models="predicting")
+@Description(part="query reranking", models="predicting", version=2)
 def predict(
     out: Path,
     machine: Machine,
@@ -105,7 +105,7 @@ def predict(
     scores, counted = map_rows(
         Predictor,
         len(names),
-        config.shard,
+        shard_size(len(names), config.shard),
         out=out,
         machine=machine,
         pool=machine.cluster.scoring_pool(),

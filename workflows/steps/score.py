@@ -13,7 +13,7 @@ from sparring.components.data.tables import RANKING, write
 from sparring.components.files import save_array, write_array
 from sparring.components.retrieval.reordering import ShortLists
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.distributed.shards import map_shards, row_shards, run_in_worker
+from sparring.workflows.distributed.shards import map_shards, row_shards, run_in_worker, shard_size
 from sparring.workflows.store import transfer
 from sparring.workflows.store.dag import Description, Function
 
@@ -25,7 +25,7 @@ class ScoreConfig(Config):
     """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
     rounds."""
     shard: int = Field(2_000, ge=1)
-    """Number of pairs in one file. If scoring is interrupted, each worker loses at most one file."""
+    """Largest number of pairs in one file. If scoring is interrupted, each worker loses at most one file."""
 
 
 class RerankConfig(ScoreConfig):
@@ -50,7 +50,7 @@ PAIRS = {
 """Files that only the workers read."""
 
 
-@Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=2, workers_read=PAIRS)
+@Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=3, workers_read=PAIRS)
 def score_groups(
     out: Path, machine: Machine, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def score_groups(
     return {**written, **counted}
 
 
-@Description(part="scoring by the ranker", models="scoring", version=2, workers_read=PAIRS)
+@Description(part="scoring by the ranker", models="scoring", version=3, workers_read=PAIRS)
 def rerank(
     out: Path,
     machine: Machine,
@@ -96,10 +96,10 @@ def _score(
     **inputs: Any,
 ) -> dict[str, float]:
     """Write the scores of pairs, and return the workers' counts. A worker finds the pairs with `pair`."""
-    paired = run_in_worker(pair, out, machine, {**inputs, "tokens": tokens})
+    pairs = run_in_worker(pair, out, machine, {**inputs, "tokens": tokens})["pairs"]
     return map_shards(
         Scorer,
-        row_shards(paired["pairs"], config.shard, "part-{:05d}.npy"),
+        row_shards(pairs, shard_size(pairs, config.shard), "part-{:05d}.npy"),
         out=out,
         machine=machine,
         pool=machine.cluster.scoring_pool(),

@@ -21,7 +21,7 @@ from sparring.components.config import UserError
 from sparring.workflows.distributed import ray_map, shard_worker, shards
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
-from sparring.workflows.distributed.shards import Shard, map_shards, run_in_worker
+from sparring.workflows.distributed.shards import Shard, map_shards, run_in_worker, shard_size
 from sparring.workflows.running.executor import execute
 from sparring.workflows.store import attempts
 from sparring.workflows.store.dag import StepFailed, step
@@ -78,6 +78,14 @@ def test_every_shard_has_its_file(out: Path) -> None:
     assert {path.name for path in out.iterdir()} == {"part-0", "part-1", "part-2", "progress.json"}
     assert progress(out) == {"done": 30, "first": 0, "total": 30, "unit": "texts", "note": ""}
     assert (out.parent / "log").read_text().endswith("closed\n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "size"),
+    [(0, 2_000, 256), (1_992, 2_000, 256), (20_000, 2_000, 625), (64_001, 2_000, 2_000), (5_000, 50, 50)],
+)
+def test_few_rows_make_enough_shards_for_many_workers(rows: int, most: int, size: int) -> None:
+    assert shard_size(rows, most) == size
 
 
 def test_a_finished_shard_is_not_done_again(out: Path) -> None:
