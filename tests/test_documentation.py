@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparring.components.sources.records import Bad
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows import command_line as command_line
 from sparring.workflows.experiments import loading
 from sparring.workflows.program import located
-from tests.support import tiny
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.train import train
+from tests.support import tiny, toy
 from tests.support.tiny import ROOT
+from tests.support.trainings import groups
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SKILL.md")),
@@ -78,17 +82,55 @@ def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytes
     loading.read_config(file, [])
 
 
-def test_the_package_of_ones_own_is_run(
-    beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss, the objective and the recipes of the guides, as they stand there."""
-    guides = sorted((ROOT / "docs" / "pages" / "guides").glob("extending*.md"))
-    page = "\n".join(guide.read_text() for guide in guides)
+GUIDES = sorted((ROOT / "docs" / "pages" / "guides").glob("extending*.md"))
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`my_package` as it stands on the pages, whose text is returned."""
+    page = "\n".join(guide.read_text() for guide in GUIDES)
     for name, text in re.findall(r"^`my_package/(\w+).py`.*?^```python\n(.*?)^```", page, re.M | re.S):
         (tmp_path / "my_package").mkdir(exist_ok=True)
         (tmp_path / "my_package" / "__init__.py").touch()
         (tmp_path / "my_package" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    return page
+
+
+def test_the_reader_of_the_guide_reads_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "pages" / "guides" / "extending-formats.md").read_text()
+    [text] = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "reader_of_the_guide.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    source_class = importlib.import_module("reader_of_the_guide").Source
+    tables = {"docs": "id,text\nd1,a red cat\n", "questions": "id,text,split\nq1,cat,test\n"}
+    tables["links"] = "question,doc\nq1,d1\nq1,\n"
+    for name, table in tables.items():
+        (tmp_path / f"{name}.csv").write_text(table)
+    source = source_class(format="questions", path=str(tmp_path))
+    assert [path.name for path in source.files().values()] == ["docs.csv", "questions.csv", "links.csv"]
+    assert [(record.doc_id, record.text) for record in source.read_documents()] == [("d1", "a red cat")]
+    assert [(record.query_id, record.split) for record in source.read_queries()] == [("q1", "test")]
+    good, bad = source.read_qrels()
+    assert (good.query_id, good.doc_id, good.split) == ("q1", "d1", "test")
+    assert isinstance(bad, Bad)
+    assert bad.place.endswith("links.csv, line 3")
+
+
+def test_the_objective_of_the_guide_trains_a_ranker(package: str, encoder: Path, tmp_path: Path) -> None:
+    data, model = toy.write_data(tmp_path / "data"), toy.ranker_config(encoder, pooling="mean")
+    ranker, rows = toy.started(tmp_path / "ranker", model), toy.write_groups(tmp_path / "groups", groups(8))
+    tokens, out = tmp_path / "tokens", tmp_path / "out"
+    tokens.mkdir(), out.mkdir()
+    tokenize(tokens, toy.INLINE, data=data, model=ranker, config=TokenizeConfig())
+    config = toy.train_config(updates=2, losses=[{"function": "binary_cross_entropy"}])
+    inputs = {"rows": rows, "dev": None, "data": data, "tokens": tokens, "start": ranker, "seed": [1]}
+    assert train(out, toy.INLINE, objective="my_package.pointwise", config=config, **inputs)["updates"] == 2
+
+
+def test_the_package_of_ones_own_is_run(package: str, beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """The loss, the objective, the kind and the recipes of the guides, as they stand there."""
+    page = package
     assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 6)
     [contract] = re.findall(r"^SPARRING_TEST_LOSSES=(?:.*\\\n)*.*", page, re.M)
     for written, folder in {"/path/to/its/parent": str(tmp_path), ".venv/bin/python": sys.executable}.items():
@@ -96,16 +138,21 @@ def test_the_package_of_ones_own_is_run(
     done = subprocess.run(["sh", "-c", f"{contract} -n 0"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert re.search(r"^\d\d passed", done.stdout, re.M), done.stdout
     small = tiny.dpr(beir, encoder)
-    for name, systems in {"pretrain": {"SimCSE"}, "two-rounds": {"first", "second", "start model"}}.items():
+    wanted = {"pretrain": {"SimCSE"}, "two-rounds": {"first", "second", "start model"}, "bm25-only": set[str]()}
+    for name, systems in wanted.items():
         [text] = re.findall(rf"^`{name}.yaml`.*?^```yaml\n(.*?)^```", page, re.M | re.S)
-        config = yaml.safe_load(text) | {key: small[key] for key in ("data", "k", "encode", "retriever")}
-        for training in (
-            (config["train"],) if "train" in config else (config["first"]["train"], config["second"]["train"])
-        ):
-            training |= {"updates": 2, "batch": 4}
+        config = yaml.safe_load(text)
+        config |= {key: small[key] for key in ("data", "k", "encode", "retriever") if key in config or key == "k"}
+        for part in [config] if "train" in config else [config[key] for key in ("first", "second") if key in config]:
+            part["train"] |= {"updates": 2, "batch": 4}
         place = tiny.place(tmp_path / name, config)
         assert place("run") == 0
         assert {row["system"] for row in place.metrics()["rows"]} >= {"BM25", *systems}
+        assert place("clean") == place("export", str(tmp_path / f"{name} exported")) == 0
+    kind = {"kind": "my_package.manhattan", "model": small["retriever"]["model"]}
+    place = tiny.place(tmp_path / "manhattan", small | {"retriever": kind})
+    assert place("run") == 0
+    assert {"start model", "retriever"} <= {row["system"] for row in place.metrics()["rows"]}
 
 
 def test_a_link_leads_to_a_file() -> None:

@@ -54,7 +54,6 @@ def build(config: Config) -> Outcome:
         data=collection.data,
         rows=results.rows,
         retrieval=last,
-        ranker=None,
         split=config.evaluate.split,
         note=note_on(config.retriever.model),
     )

@@ -45,7 +45,8 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
 
 def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
     """Yield the vectors and indexes of the last retrieval, and of the systems that `search` and `export` take."""
-    yield from (outcome.retrieval.vectors, *outcome.retrieval.kept)
+    if outcome.retrieval is not None:
+        yield from (outcome.retrieval.vectors, *outcome.retrieval.kept)
     for chosen in (deployable.asked, deployable.exported):
         with suppress(UserError):  # there is none
             if (row := chosen(outcome, store)) is not None:

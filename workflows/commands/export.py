@@ -135,9 +135,11 @@ class Export:
         mined = group_files.made(self.experiment, store) if self.groups is not None else []
         sentences = isinstance(self.experiment.config, SentencesConfig)
         if outcome.unmeasured or (sentences and not outcome.ranked):
-            finished(store, outcome.retrieval.retriever)
-            store.fetch([outcome.retrieval.retriever], "model")
-            unchanged(store, [outcome.retrieval.retriever])
+            models = [step for step in (outcome.retriever,) if step is not None]
+            for step in models:
+                finished(store, step)
+            store.fetch(models, "model")
+            unchanged(store, models)
             with new_folder(to.resolve()) as folder:  # a link stays one
                 yield from self._retriever(folder)
                 yield from self._groups(folder, mined)
@@ -146,7 +148,7 @@ class Export:
         deployed = deployable.exported(outcome, store) if name is None else deployable.chosen(outcome, name)
         deployment = deployable.of_folder(deployed)
         config = system_folder.fetch(deployment, store)
-        models = [step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None]
+        models = [step for step in (outcome.retriever, outcome.ranker) if step is not None]
         read = [outcome.data, *models, *self._measured_rankings.values()]
         for step in read:
             finished(store, step)
@@ -171,8 +173,10 @@ class Export:
         return {name: row.ranking for name, row in ranked.items() if row.ranking is not None}
 
     def _retriever(self, folder: Path, deployment: Deployment | None = None) -> Iterator[str]:
-        """Write the last retriever, which may differ from the deployed system's."""
-        retriever = self.experiment.outcome.retrieval.retriever
+        """Write the last retriever, if the run has one. It may differ from the deployed system's."""
+        retriever = self.experiment.outcome.retriever
+        if retriever is None:
+            return
         name = f"{self.to}/retriever ({retriever.label})"
         deployed = [] if deployment is None else [part.retriever for part in deployment.of_kind(Dense)]
         if deployed and retriever.fingerprint not in [model.fingerprint for model in deployed]:
@@ -225,7 +229,9 @@ class Export:
     def _index(self, folder: Path) -> Iterator[str]:
         """Write the run's FAISS index, if it has one."""
         retrieval = self.experiment.outcome.retrieval
-        index = retrieval.index if retrieval.model.kind == DEFAULT else None  # other kinds' indexes are for us alone
+        if retrieval is None or retrieval.model.kind != DEFAULT:  # other kinds' indexes are for us alone
+            return
+        index = retrieval.index
         if index is not None and self.store.is_complete(index):
             self.store.fetch([index], INDEX)
             shutil.copyfile(self.store.path(index) / INDEX, folder / INDEX)

@@ -129,10 +129,7 @@ def _of_run(
     experiment, store = opened(arguments)
     outcome, name = experiment.outcome, arguments.system
     row = deployable.asked(outcome, store) if name is None else deployable.chosen(outcome, name)
-    if row is None:
-        deployment = Deployment.of(deployable.LAST, outcome.retrieval, outcome.data)
-    else:
-        deployment = Deployment.of_row(row)
+    deployment = deployable.last_retrieval(outcome) if row is None else Deployment.of_row(row)
     located = of_run(deployment)
     if located is None:
         raise UserError(

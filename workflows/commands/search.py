@@ -110,9 +110,8 @@ def _of_run(arguments: argparse.Namespace) -> Answered:
         interim = outcome.newest(store).interim
         stage = "" if interim is None else f", and this is its choice {interim.moment}"
         unfinished = "" if store.is_done(outcome.results) else f"the run is not finished{stage}; "
-        who = outcome.retrieval.retriever.label if system is None else system.name
         hint = "--system NAME asks another" if outcome.ranked else "the experiment that this is made of asks others"
-        print(f"{unfinished}{who} searches here; {hint}", file=sys.stderr)
+        print(f"{unfinished}{called} searches here; {hint}", file=sys.stderr)
     return answered
 
 

@@ -106,7 +106,6 @@ def build(config: Config) -> Outcome:
         data=collection.data,
         rows=results.rows,
         retrieval=last,
-        ranker=None,
         split=split,
         note=note_on(config.retriever.model),
         pictures=sizes.table(),

@@ -138,7 +138,6 @@ def build(config: Config) -> Outcome:
             data=collection.data,
             rows=(),
             retrieval=retrieval,
-            ranker=None,
             split=dataset.split,
             note=_note(config, outcome),
         )

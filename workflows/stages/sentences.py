@@ -186,7 +186,6 @@ def _on_set(
         data=collection.data,
         rows=systems,
         retrieval=retrieval,
-        ranker=None,
         split=settings.evaluate.split,
         note=note,
     )

@@ -235,6 +235,13 @@ def chosen(outcome: Outcome, name: str) -> Row:
     return rows[name]
 
 
+def last_retrieval(outcome: Outcome) -> Deployment:
+    """Describe a run's last retriever, measured or not. UserError if it has none."""
+    if outcome.retrieval is None:
+        raise UserError("this run has no retriever. Name one of its systems: --system NAME.", code="no-retriever")
+    return Deployment.of(LAST, outcome.retrieval, outcome.data)
+
+
 def last(outcome: Outcome) -> Row:
     """Find the last retriever's system. If the last ranker over it was measured, take that. UserError if neither was
     measured."""
@@ -248,14 +255,13 @@ def last(outcome: Outcome) -> Row:
 
 
 def _of_the_last(outcome: Outcome) -> list[Row]:
-    """List the last retriever's systems: first those reordered by the last ranker, then the others; later ones
-    first."""
-    fingerprint = outcome.retrieval.retriever.fingerprint
-    rows = [
-        row
-        for row in _ranked(outcome).values()
-        if row.retriever is not None and row.retriever.retriever.fingerprint == fingerprint
-    ]
+    """List the last retriever's systems, or all without a retriever: first those reordered by the last ranker, then
+    the others; later ones first."""
+    rows = list(_ranked(outcome).values())
+    if outcome.retriever is not None:
+        fingerprint = outcome.retriever.fingerprint
+        dense = [row for row in rows if row.retriever is not None]
+        rows = [row for row in dense if row.retriever.retriever.fingerprint == fingerprint]
     ranker = None if outcome.ranker is None else outcome.ranker.fingerprint
     reranked = [row for row in rows if row.ranker is not None and row.ranker.fingerprint == ranker]
     return [*reversed(reranked), *reversed([row for row in rows if row.ranker is None])]

@@ -254,7 +254,7 @@ def measured(row: Row, store: Store) -> Plan:
 
 def last(outcome: Outcome, store: Store) -> Plan:
     """Fetch a run's last retriever, measured or not."""
-    return fetched(Deployment.of(deployable.LAST, outcome.retrieval, outcome.data), store)
+    return fetched(deployable.last_retrieval(outcome), store)
 
 
 def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, str]]:

@@ -191,13 +191,13 @@ class Outcome:
     data: Step
     rows: Sequence[Row]
     """The systems that were measured."""
-    retrieval: Dense
-    """The last retriever."""
-    ranker: Step | None
-    """The last ranker."""
     split: str
     """The split that was measured."""
-    note: str
+    retrieval: Dense | None = None
+    """The last retriever, if the recipe has one."""
+    ranker: Step | None = None
+    """The last ranker, if the recipe has one."""
+    note: str = ""
     """Facts about the start model that a reader of the results must know."""
     pictures: tuple[Step, ...] = ()
     """Further steps that the report shows, such as charts. No measure depends on them."""
@@ -229,7 +229,14 @@ class Outcome:
             raise ValueError(
                 f"{path}: has several last retrievers, {self.of_several}; accepted: an experiment with one"
             )
-        return self.retrieval.retriever
+        if self.retriever is None:
+            raise ValueError(f"{path}: has no retriever; accepted: an experiment with one")
+        return self.retriever
+
+    @property
+    def retriever(self) -> Step | None:
+        """The step that wrote the last retriever, if the recipe has one."""
+        return None if self.retrieval is None else self.retrieval.retriever
 
     def newest(self, store: Store) -> "Outcome":
         """Return the last outcome that has results: this one, or an early one. If there are no results yet, return

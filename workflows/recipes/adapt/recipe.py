@@ -95,7 +95,6 @@ def _untrained(config: Config) -> Outcome:
         data=collection.data,
         rows=results.rows,
         retrieval=start,
-        ranker=None,
         split=config.evaluate.split,
         note=note_on(config.model.model),
     )
@@ -127,7 +126,6 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
         data=collection.data,
         rows=[],
         retrieval=retrieval,
-        ranker=None,
         split=config.evaluate.split,
         note=note_on(config.model.model),
         pictures=(retrieval.vectors, collection.bm25_index),

@@ -288,7 +288,6 @@ def build(config: Config) -> Outcome:
         data=collection.data,
         rows=results.rows,
         retrieval=last.retrieval,
-        ranker=None,
         split=config.evaluate.split,
         note=_note(config),
         costs=tuple(last.costs),
