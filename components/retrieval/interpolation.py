@@ -19,14 +19,13 @@ def interpolated(
 ) -> pa.Table:
     """Rank the k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
 
-    `lexical` are the positions of BM25's rankings. There a document without a word of the query has the score 0, and so
-    has a document that the ranking lacks. A list of k documents or more was cut: a document that it lacks may have
-    words of the query, and gets the list's lowest score. `max-min` divides BM25's scores by the highest, so two
-    documents that share a rare word stay near each other, and far from all others.
+    `lexical` are the positions of BM25's rankings. Before the sum, a document that a ranking lacks gets a score, and
+    the scores of each query are normalised:
 
-    The scores of other rankings have no zero. A document that such a ranking lacks gets its lowest score for the query.
-    `max-min` puts the highest score at 1 and the lowest at 0. Scores that are all equal become 1, and a document that
-    the ranking lacks then gets 0.
+    - A BM25 ranking of fewer than k documents has all that share a word with the query: others get 0. A list of k
+      documents or more was cut: others get its lowest score. `max-min` divides by the highest score.
+    - In other rankings, others get the lowest score of the query. `max-min` puts the highest score at 1 and the lowest
+      at 0. If all are equal they become 1, and others 0.
 
     Queries are in the first ranking's order. Queries that only the second ranking has follow, and so on.
     """

@@ -87,8 +87,8 @@ def copies(ranking: RankingRows, pairs: Rows, same: Rows) -> Flags:
 
 
 def positive_scores(ranking: RankingRows, relevant: Flags) -> tuple[npt.NDArray[np.float32], Rows]:
-    """Return for each row the best score of a relevant document in its query's list, and that document's row. NaN and
-    -1 if none was retrieved. `relevant` (R,) is the result of `judged`."""
+    """Return, for each of R rows of a ranking, the best score among its query's relevant documents, and the row of that
+    document. They are NaN and -1 if none was retrieved. `relevant` (R,) is the result of `judged`."""
     starts = row_runs.starts(ranking.queries)
     lengths = np.diff(np.r_[starts, len(relevant)])
     masked = np.where(relevant, np.arange(len(relevant)), len(relevant))

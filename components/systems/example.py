@@ -52,7 +52,7 @@ print(*(f"{id}\t{documents[id][:80]}" for id in list(scores["ANSWER"])[:k]), sep
 
 
 def example(config: SystemConfig) -> str:
-    """Write the program."""
+    """Return the text of `example.py`, a program that searches with an exported system."""
     parts = [(STAGE + stage.lines(config, name)).replace("NAME", name) for name, stage in config.stages.items()]
     in_java = any(stage.in_java for stage in config.stages.values())
     data = DATA + (CONTENTS if any("contents[" in part for part in parts) else "")

@@ -149,8 +149,8 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact
     neighbours = list(_beside(experiment))
     if any(neighbour.run == experiment.run for neighbour in neighbours):
         raise UserError(
-            f"{experiment.run}: the config was changed since this run; accepted: this folder in place of the "
-            "config, which removes what the run has"
+            f"{experiment.run}: the config was changed since this run. To remove the run's artifacts, give this folder "
+            "instead of the config."
         )
     used = {name for neighbour in neighbours for name in _names(neighbour)}
     used |= {

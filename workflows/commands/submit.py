@@ -136,7 +136,10 @@ def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
     if "://" in str(location):
         s3.local_path(location)
         if arguments.tune and not arguments.runs.is_absolute():
-            raise UserError("--runs: tuning keeps its table of trials there; accepted: an absolute path on the cluster")
+            raise UserError(
+                "--runs: got a relative path, but tuning keeps its table of trials there. Use an absolute path on the "
+                "cluster."
+            )
         return location, arguments.runs  # any machine can write the report from the store
     store = Path(location)
     # The default of --runs is a folder of this machine.

@@ -45,6 +45,7 @@ def verdict_of(
     low, high = mean["low"], mean["high"]
     if low is not None:
         low, high = within(mean["measure"], low, high)
+    rival = None if comparison is None else comparison.baseline
     same = ("collection", "split", "measure", "queries")
     plain = (entry for entry in metrics["means"] if entry["system"] == BM25 and all(entry[k] == mean[k] for k in same))
     return Verdict(
@@ -68,7 +69,7 @@ def verdict_of(
         bm25=next((entry["value"] for entry in plain), None),
         trained=any(row.trained for row in systems if row.name == subject),
         anything_trained=any(row.trained for row in systems),
-        **({} if store is None else _artifacts(subject, metrics, systems, spent, store, results)),
+        **({} if store is None else _artifacts(subject, rival, metrics, systems, spent, store, results)),
         **({} if store is None or interim is None else _early(interim, results, store)),
     )
 
@@ -158,15 +159,18 @@ def _mean(metrics: Json, system: str, lead: Json, entry: Json | None) -> Json | 
 
 def _artifacts(
     name: str,
+    baseline: str | None,
     metrics: Json,
     systems: Sequence[Row],
     spent: Sequence[SystemCost],
     store: Store,
     results: Step | None,
 ) -> Json:
-    """Return what a verdict takes from the records and sizes of a system's artifacts."""
-    cost = next((cost for cost in spent if cost.system == name), None)
-    timed = None if cost is None else next(iter(costs([cost], store, metrics["rows"])), None)
+    """Return what a verdict takes from the records and sizes of a system's artifacts, and from its baseline's."""
+    asked = [cost for cost in spent if cost.system in (name, baseline)]
+    cost = next((cost for cost in asked if cost.system == name), None)
+    timed = {entry["system"]: entry for entry in costs(asked, store, metrics["rows"])}
+    milliseconds = {system: 1000 * entry["query"] for system, entry in timed.items() if entry["query"]}
     selection = choice(results, store)
     data = next((row.data for row in systems if row.name == name), None)
     summary = {} if data is None else (store.record(data) or {}).get("summary", {})
@@ -177,8 +181,9 @@ def _artifacts(
         "documents": summary.get("documents") if summary.get("of_documents") else None,
         "of_documents": summary.get("of_documents"),
         "updates": sorted({node.inputs["config"].updates for node in trainings}),
-        "milliseconds": 1000 * timed["query"] if timed is not None and timed["query"] else None,
-        "money": None if timed is None else timed["money"],
+        "milliseconds": milliseconds.get(name),
+        "baseline_milliseconds": milliseconds.get(baseline or ""),
+        "money": timed[name]["money"] if name in timed else None,
         "bytes": {}
         if cost is None
         else {

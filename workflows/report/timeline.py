@@ -143,7 +143,7 @@ def where(steps: Sequence[Json], seconds: float, waited: float = 0.0) -> str:
         before = " (with the time before it was resumed)" if slowest[0]["seconds"] > seconds + 1 else ""
         lines.append(f"      slowest{before}: {', '.join(named)}")
     if floors := _floors(steps):
-        lines.append(f"      share of this processor's matrix product speed that models reached: {floors}")
+        lines.append(f"      share of this processor's peak speed that models reached: {floors}")
     return "\n".join(lines)
 
 

@@ -110,6 +110,8 @@ class Verdict:
     use."""
     milliseconds: float | None = None
     """Time of a query, measured in this run with many queries at once. None if it was not measured."""
+    baseline_milliseconds: float | None = None
+    """The same for the baseline of the comparison."""
     needs: Mapping[str, float] | None = None
     """Measured with one query after another: `p50_ms`, `p95_ms` and `p99_ms` over so many `queries`, `memory_gb` of the
     process, `disk_gb` of all files, `open_seconds`, and `others_share`: the share of the processors that other
@@ -340,8 +342,18 @@ class Verdict:
             return f"{_answering(self.needs)}{f' It needs {needs}.' if needs else ''}{paid}"
         if self.milliseconds is None:
             return f"It needs {needs}.{paid}" if needs else paid.strip()
-        took = f"A query took {latency(self.milliseconds)} in this run (measured with many queries at once)"
-        return f"{took}, with {needs}.{paid}" if needs else f"{took}.{paid}"
+        took = f"A query took {latency(self.milliseconds)} in this run{self._other_time} (with many queries at once)."
+        return f"{took}{f' It needs {needs}.' if needs else ''}{paid}"
+
+    @property
+    def _other_time(self) -> str:
+        """Say how long a query takes with the cheaper system that may be as good."""
+        entry = self.comparison
+        if entry is None or self.baseline_milliseconds is None or self.system != entry.system:
+            return ""
+        if entry.outcome != UNCLEAR or not entry.baseline_is_cheaper:
+            return ""
+        return f", and {latency(self.baseline_milliseconds)} with {in_prose(entry.baseline)}"
 
     @property
     def _next(self) -> str:
@@ -356,7 +368,8 @@ class Verdict:
             return (
                 f"A difference of this size would be clear with about {times:.2g} times as many queries and trainings."
             )
-        return f"A difference of this size would be clear with about {_round(times * entry.queries):,} queries."
+        queries = f"about {_round(times * entry.queries):,} {self.split} queries in all"
+        return f"A difference of this size would be clear with {queries}."
 
     @property
     def _chosen(self) -> str:
@@ -376,8 +389,11 @@ class Verdict:
             return f"{name} was chosen on {queries}."
         best = next(name for name in values if name not in self._beyond)
         dearer = f" {in_prose(best)} has {unsigned(values[best])} there, too little more for what it costs."
+        rival = None if self.comparison is None else self.comparison.baseline
+        beaten = rival in values and rival not in (self.chosen, best)
+        others = f", and {in_prose(rival)} {unsigned(values[rival])}" if rival is not None and beaten else ""
         return (
-            f"{name} was chosen on {queries}, where it has {unsigned(values[self.chosen])}."
+            f"{name} was chosen on {queries}, where it has {self.measure} {unsigned(values[self.chosen])}{others}."
             f"{'' if best == self.chosen else dearer}"
         )
 

@@ -180,7 +180,7 @@ def _of_dpr(path: Path, by_text: dict[str, list[str]], *, drop: bool) -> tuple[p
         question = _plain(str(item.value.get("question", "")))
         if question not in by_text and not drop:
             raise UserError(
-                f"{item.place}: {question!r:.80} is no question of the collection; {DROP}", code="unknown-query"
+                f"{item.place}: the collection has no question {question!r:.80}; {DROP}", code="unknown-query"
             )
         if question not in by_text:
             dropped += 1

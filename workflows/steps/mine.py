@@ -438,7 +438,8 @@ def _write_pool(data: Path, tokens: Path, ranking: Path | None, split: str, conf
         raise UserError(
             f"no query of the split {split!r} has a relevant document"
             + (" and a ranking" if ranking else "")
-            + (f" and the candidates that `given: {config.given}` asks for" if config.given is not None else "")
+            + (f" and candidates for `given: {config.given}`" if config.given is not None else "")
+            + ". Check that judgements and queries have the same ids."
         )
     pool.save(folder)
 

@@ -59,7 +59,7 @@ def words(query, k):
 
 
 class Refused(OSError):
-    """An answer with an error."""
+    """Raised if the server answers with an error."""
 
 
 class OpenSearch(VectorDatabase):

@@ -174,7 +174,7 @@ scores["NAME"] = scores["NAME"] if chosen else scores["OF"]
 
 
 class QueryRerankerConfig(Config):
-    """A query reranker, which predicts the rank of the first right document that an expansion retrieves."""
+    """A query reranker. It predicts, for each expansion of a query, the rank of the first relevant document."""
 
     folder: str = "query-reranker"
     """Folder of the query reranker."""

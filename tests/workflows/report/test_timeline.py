@@ -109,7 +109,7 @@ def test_the_end_of_a_run_says_where_its_time_went() -> None:
     assert where(steps, 100.0).splitlines() == [
         "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
         "      slowest: a train 45 s, a encode_documents 30 s, a encode_queries 10 s",
-        "      share of this processor's matrix product speed that models reached: encoding 60%, training 25%",
+        "      share of this processor's peak speed that models reached: encoding 60%, training 25%",
     ]
     waited = "computing 70%, files 5%, starting 10%, waiting {}, between steps {}"
     for seconds, shares in ((4.0, ("9%", "6%")), (999.0, ("15%", "0%"))):  # for other drivers
@@ -133,7 +133,7 @@ def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() ->
         "      steps ran at once and each counts whole, so these are shares of 1 min 40 s",
         "      longest chain of steps that need one another, 50 s: a ingest > a encode_documents",
         "      slowest: a encode_documents 40 s, a predict 30 s, a ingest 10 s",
-        "      share of this processor's matrix product speed that models reached: predicting 25%",
+        "      share of this processor's peak speed that models reached: predicting 25%",
     ]
 
 
