@@ -8,6 +8,9 @@ Json = dict[str, Any]
 FILE = "latency.json"
 """The file with what a system needs, or with the reason why nothing was measured."""
 
+GUARD = "guard_loss"
+"""Key of the limit on what a system's retrievers lose on another collection."""
+
 NEEDS = {"p95_ms": "p95", "memory_gb": "memory", "disk_gb": "disk"}
 """Words for the limits, by key. The unit is the key's ending."""
 
@@ -56,7 +59,11 @@ def excess(entry: Json) -> str:
     'p95 120 ms > 50 ms'
     >>> excess({"limit": "disk_gb", "value": 12.34, "most": 10})
     'disk 12.3 GB > 10 GB'
+    >>> excess({"limit": "guard_loss", "value": 0.0312, "most": 0.02})
+    'loses 0.0312 on the guard > 0.02'
     """
+    if entry["limit"] == GUARD:
+        return f"loses {_above(entry['value'], entry['most'])} on the guard > {entry['most']:g}"
     unit = {"ms": "ms", "gb": "GB"}[entry["limit"].rpartition("_")[2]]
     value = entry["value"]
     if value is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sparring.components.config import Invalid
+from sparring.components.evaluation.budget import GUARD
 from sparring.workflows.stages.budget import latency
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.steps.select import select
@@ -50,14 +51,16 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
     if evaluate.select_by is None:
         reason = "no measure of evaluate.measures is by judgements"
         return _led(outcome, f"{reason}, so weights of fusions are the defaults too")
-    limits = None if config.budget is None else config.budget.limits
-    if limits is not None:
+    if config.budget is not None:
         with in_phase(EVALUATION):
             first = replace(outcome, rows=outcome.rows[::-1]).ranked  # an early outcome waits for no later seed
             needs = {
                 name: latency(first[name], evaluate.select) for name, row in outcome.ranked.items() if not row.oracle
             }
         outcome = replace(outcome, needs=needs)
+    limits = {} if config.budget is None else config.budget.limits
+    if outcome.guard_loss is not None:
+        limits = {**limits, GUARD: outcome.guard_loss}
     selection = _selection(outcome, evaluate.select, evaluate.select_by, limits)
     early = [
         replace(_led(before, _among(before, selection)), needs={name: outcome.needs[name] for name in before.ranked})
@@ -69,8 +72,8 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
 
 
 @in_phase(EVALUATION)
-def _selection(outcome: Outcome, split: str, measure: str, limits: Mapping[str, float] | None) -> Step:
-    """Select by the systems' rankings of a split, among those within the budget."""
+def _selection(outcome: Outcome, split: str, measure: str, limits: Mapping[str, float]) -> Step:
+    """Select by the systems' rankings of a split, among those within the limits."""
     systems = [
         {
             "system": row.name,
@@ -79,7 +82,9 @@ def _selection(outcome: Outcome, split: str, measure: str, limits: Mapping[str, 
             "ranking": row.system.ranking(split),
             "queries": row.queries,
             **({"cost": outcome.levels[row.name]} if row.name in outcome.levels else {}),
-            **({} if limits is None else {"limits": limits, "measured": outcome.needs[row.name]}),
+            **({"limits": limits} if limits or outcome.needs else {}),
+            **({"measured": outcome.needs[row.name]} if outcome.needs else {}),
+            **({"guard": guard} if (guard := outcome.guards.get((row.name, row.seed))) else {}),
         }
         for row in outcome.rows
         if row.system is not None

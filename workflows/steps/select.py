@@ -1,15 +1,18 @@
 """Select the best trained system and the best untrained one, on queries of a split other than the measured one."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from sparring.components.data.groups import judged_queries
 from sparring.components.data.tables import QRELS, RANKING, of_queries, read
 from sparring.components.evaluation.budget import FILE as NEEDED
-from sparring.components.evaluation.measures import by_measure, per_query
+from sparring.components.evaluation.budget import GUARD
+from sparring.components.evaluation.measures import PER_QUERY_FILE, by_measure, means, per_query
 from sparring.components.evaluation.selection import FILE, selected, within_limits
 from sparring.components.files import read_json, write_json
 from sparring.workflows.distributed.machine import Machine
@@ -25,9 +28,9 @@ def select(
 
     A system is {system, seed, trained, ranking, queries}. `queries` is the number of the split's judged queries that
     the ranking has, None for all. All systems are measured on the queries that all of them have. If one system is
-    chosen to be deployed, a system has its rank of `cost` too. If there is a budget, it has {limits, measured} too:
-    `measured` is the artifact of `measure_latency`, or a reason why nothing was measured. A system beyond a limit is
-    not selected.
+    chosen to be deployed, a system has its rank of `cost` too. If there are `limits`, a system beyond one is not
+    selected. Then `measured` is the artifact of `measure_latency`, or a reason why nothing was measured. `guard` has,
+    for each trained retriever, its `metrics` on another collection, and those of the start model (`start`).
     """
     few = [entry["queries"] for entry in systems if entry["queries"] is not None]
     judged = judged_queries(data, split, min(few, default=None))
@@ -45,7 +48,8 @@ def select(
     trained = {entry["system"]: entry["trained"] for entry in systems}
     limits: dict[str, float] = next((entry["limits"] for entry in systems if "limits" in entry), {})
     if limits:
-        needs = {entry["system"]: _needs(entry["measured"]) for entry in systems}
+        by_system = {name: [entry for entry in systems if entry["system"] == name] for name in values}
+        needs = {name: _needs(entries, limits, measure) for name, entries in by_system.items()}
         selection = within_limits(values, trained, costs, needs, limits)
     else:
         selection = selected(values, trained, costs)
@@ -56,9 +60,23 @@ def select(
     return summary | {key: selection[key] for key in ("system", "baseline", "deploy") if key in selection}
 
 
-def _needs(measured: Path | str) -> dict[str, float] | None:
-    """Read what a system needs. None if nothing was measured."""
-    if isinstance(measured, str):
-        return None
-    needs: dict[str, float] = read_json(measured / NEEDED)
-    return None if "reason" in needs else needs
+def _needs(entries: list[dict[str, Any]], limits: Mapping[str, float], measure: str) -> dict[str, float] | None:
+    """Read what a system needs, and what its retrievers lose on another collection: the largest of their mean losses
+    over the seeds. None if a limit needs what was not measured."""
+    needs: dict[str, float] = {}
+    if limits.keys() - {GUARD}:
+        measured = entries[-1]["measured"]
+        found = {} if isinstance(measured, str) else read_json(measured / NEEDED)
+        if not found or "reason" in found:
+            return None
+        needs |= found
+    by_retriever = zip(*(entry["guard"] for entry in entries if "guard" in entry), strict=True)
+    lost = [
+        float(np.mean([_mean(part["start"], measure) - _mean(part["metrics"], measure) for part in seeds]))
+        for seeds in by_retriever
+    ]
+    return {**needs, GUARD: max(lost, default=0.0)}
+
+
+def _mean(metrics: Path, measure: str) -> float:
+    return means(pq.read_table(metrics / PER_QUERY_FILE))[measure]

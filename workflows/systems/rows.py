@@ -211,6 +211,10 @@ class Outcome:
     needs: Mapping[str, Step | str] = field(default_factory=dict)
     """The step that measures what a system needs to answer queries, or the reason why none can, by the system's name.
     Empty without a budget."""
+    guards: Mapping[tuple[str, int], Sequence[Mapping[str, Step]]] = field(default_factory=dict)
+    """By a system's name and seed, the measures on the guard's collection (`stages.guard`)."""
+    guard_loss: float | None = None
+    """Largest loss on the guard's collection. None without a guard."""
     unmeasured: str = ""
     """If nothing can be measured: what was made, and why its quality is unknown."""
     early: Sequence["Outcome"] = ()

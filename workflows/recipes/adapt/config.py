@@ -13,6 +13,7 @@ from sparring.components.retrieval.prior import PriorConfig
 from sparring.components.sources.survey import Survey
 from sparring.workflows.stages.budget import TimedBudgetConfig
 from sparring.workflows.stages.config import FastConfig, RetrievalConfig
+from sparring.workflows.stages.guard import GuardConfig
 from sparring.workflows.stages.teacher import check_teacher
 from sparring.workflows.steps.choose_neighbours import TrialsConfig
 from sparring.workflows.steps.score import RerankConfig
@@ -186,6 +187,10 @@ class Config(RetrievalConfig):
     leaves it out."""
     budget: TimedBudgetConfig | None = Field(None, exclude_if=lambda budget: budget is None)
     """Limits. If null, only the default of `hours` holds."""
+    guard: GuardConfig | None = Field(None, exclude_if=lambda guard: guard is None)
+    """A second collection, on which no retriever may lose more than a margin against the start model. Trained
+    retrievers can forget what the start model knew. A system with a retriever that loses more is measured like others,
+    and cannot be chosen. Null compares nothing there."""
     shape: Shape | None = Field(None, exclude_if=lambda shape: shape is None)
     """Values that gave way to the budget when this config was resolved. `plan` and `run` fill it in."""
     survey: Survey | None = None

@@ -11,6 +11,7 @@ from sparring.workflows.stages.averaging import averaged
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.early import with_early
+from sparring.workflows.stages.guard import guard_rows, guarded_by
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import by_neighbours, fused_with_bm25, refresh
@@ -73,8 +74,15 @@ def build(config: Config) -> Outcome:
         trained.append((f"fast {last}", last))
     latest = {row.name: row for row in results.rows if not is_imported(row)}
     comparisons = [*(trained if config.train else []), ("start model", "BM25")]
+    guards: dict[str, Any] = {}
+    if config.guard is not None:
+        start_model = collection.initial_model("start retriever", config.model)
+        rows = guard_rows(results.rows, start_model, config, config.guard)
+        guards = {"guards": guarded_by(results.rows, rows), "guard_loss": config.guard.loss}
+        results.rows += rows
     outcome = replace(
         base,
+        **guards,
         results=results.gather(comparisons),
         rows=results.rows,
         costs=tuple(cost_of(row) for row in latest.values()),
