@@ -83,7 +83,7 @@ def build(config: Config) -> Outcome:
     for row in first.rows:
         if row.data.fingerprint != first.data.fingerprint:
             raise ValueError(
-                f"experiment: it is measured on {row.collection!r} too (evaluate.other_qrels), whose "
+                f"experiment: it is measured on {row.collection!r} too (evaluate.other_qrels or guard), whose "
                 "queries are not divided; accepted: one collection"
             )
     systems = [system for seed in _seeds(first) for system in _over_all(list(outcomes.values()), seed)]

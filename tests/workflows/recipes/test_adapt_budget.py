@@ -73,6 +73,13 @@ def test_what_costs_quality_gives_way_later(tree: dict[str, Any]) -> None:
     assert seconds(config) <= 26_000
 
 
+def test_time_that_a_large_step_leaves_is_used(tree: dict[str, Any]) -> None:
+    """Trainings of 400 updates do not fit beside a sample of 300 queries. Those of 300 do, even beside one of 500."""
+    config, changes = fitted(tree, 40_600)
+    assert changes == {"rerank.queries": 500, **{f"train.{name}.updates": 300 for name in budget.PARTS}}
+    assert seconds(config) <= 40_600
+
+
 def test_all_that_is_open_gives_way_if_the_time_is_too_short(tree: dict[str, Any]) -> None:
     config, changes = fitted(tree, 1)
     updates = {f"train.{name}.updates": 100 for name in budget.PARTS}

@@ -83,9 +83,11 @@ def fit(
     """Let values give way, in the order of the concessions, until the run takes no more than so many seconds.
 
     Each concession is made whole, by its last option, but the one that suffices: of that take the first option that
-    does. A concession that saves nothing is left out.
+    does. A concession that saves nothing is left out. Large steps may save more than is needed. Then the last values
+    that gave way are the first to be raised again, as far as the time allows.
     """
     changes, total = list[Change](), seconds(config)
+    made: list[Concession] = []
     for concede in concessions:
         concession = concede(config) if total > limit else None
         if concession is None:
@@ -98,6 +100,15 @@ def fit(
             changes = [change for change in changes if change.key not in option]
             changes += [Change(key=key, value=value, reason=concession.reason) for key, value in option.items()]
             config, total = shorter, reduced
+            made.append(concession._replace(options=concession.options[: concession.options.index(option) + 1]))
+    for concession in reversed(made) if total <= limit else []:
+        for option in concession.options:
+            raised = _with(config, option)
+            if seconds(raised) <= limit:
+                values = {change.key: option.get(change.key, change.value) for change in changes}
+                changes = [change.model_copy(update={"value": values[change.key]}) for change in changes]
+                config = raised
+                break
     return config, changes
 
 
