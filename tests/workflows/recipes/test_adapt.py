@@ -501,3 +501,13 @@ def test_neighbours_can_be_left_out_and_every_seed_has_its_own(tmp_path: Path, t
         (f"{name} by neighbours", seed) for seed in (1, 2) for name in ("start model", "retriever 1")
     ]
     assert len({item.metrics.fingerprint for item in itself}) == 3  # the start model's are every seed's
+
+
+def test_a_limit_on_latency_adds_a_smaller_retriever_unless_the_user_refuses(tree: dict[str, Any]) -> None:
+    found = {"queries": {"train": 1000, "dev": 100, "test": 100}}
+    fast = of({**tree, "budget": {"p95_ms": 50}}, **found).fast
+    assert fast
+    assert fast.layers == 1
+    assert of({**tree, "budget": {"memory_gb": 4}}, **found).fast is None
+    assert of({**tree, "budget": {"p95_ms": 50}, "fast": False}, **found).fast is False
+    assert of({**tree, "budget": {"p95_ms": 50}, "train": False}, **found).fast is None

@@ -214,7 +214,7 @@ def test_no_student_without_training(tmp_path: Path, beir: Path, encoder: Path) 
         [],
         tmp_path,
     )
-    assert ("fast", None) in [(default.key, default.value) for default in experiment.defaults]
+    assert ("fast", False) in [(default.key, default.value) for default in experiment.defaults]
     assert not [row for row in experiment.outcome.rows if "fast" in row.name]
 
 

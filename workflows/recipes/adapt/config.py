@@ -178,9 +178,10 @@ class Config(RetrievalConfig):
     candidates: the last retriever's share in each, such as `[0.25, 0.5, 0.75]`. A share is chosen as systems are, by
     the queries of `evaluate.select`. Each share encodes the documents once more. Averages can lose less on other
     questions than those that were trained on."""
-    fast: FastConfig | None = Field(None, exclude_if=lambda fast: fast is None)
+    fast: FastConfig | Literal[False] | None = Field(None, exclude_if=lambda fast: fast is None)
     """A smaller retriever for low latency, as a further candidate: `fast: {layers: 2}` has the first two layers of the
-    start model. It learns in the same phases as the retriever, against the last ranker. Null trains none."""
+    start model. It learns in the same phases as the retriever, against the last ranker. Null trains one with
+    a third of the layers if `budget` limits latency, else none. False trains none."""
     pretrain: Pairs | Literal[False] | None = None
     """A retriever that learns from the documents alone, as a further candidate: the start model after a training on
     pairs made of documents. Null adds it if the collection is large and judgements are few, or if there are none. False

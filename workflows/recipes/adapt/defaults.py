@@ -20,11 +20,12 @@ from sparring.components.models.capabilities import (
     token_counter,
 )
 from sparring.components.models.configs import MODULES, PAIR, locate_model
+from sparring.components.models.shape import shape_of
 from sparring.components.sources.base import HoldOut
 from sparring.components.sources.survey import Survey, relevant_documents, survey
 from sparring.workflows.recipes.adapt.budget import within_hours
 from sparring.workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
-from sparring.workflows.stages.config import Default
+from sparring.workflows.stages.config import Default, FastConfig
 
 UNASKED = "systems are compared by queries with judgements, and `pretrain: false` leaves nothing to train on"
 MISSING = "source missing: not yet that of the collection"
@@ -169,11 +170,23 @@ class _Resolving:
             "train": self._trainings(counts),
             "pretrain": self._pairs(counts),
         }
-        if config.fast is not None and update["train"] is False:
-            update["fast"] = self._note("fast", None, "nothing is trained on queries", of_collection=False)
+        if config.fast and update["train"] is False:
+            update["fast"] = self._note("fast", False, "nothing is trained on queries", of_collection=False)
+        elif update["train"] is not False and (layers := self._fast_layers()):
+            reason = "the budget limits latency, and a third of the layers answers faster"
+            update["fast"] = FastConfig(layers=self._note("fast.layers", layers, reason, of_collection=False))
         if "k" not in config.model_fields_set and self._survey.documents < config.k:
             update["k"] = self._note("k", self._survey.documents, "all documents")
         return config.model_copy(update=update | self._ranker(update["model"]))
+
+    def _fast_layers(self) -> int:
+        """Choose the layers of a smaller retriever, if latency is limited and the user left it open. Otherwise return
+        0."""
+        config, budget = self._config, self._config.budget
+        if budget is None or budget.p95_ms is None or config.fast is not None:
+            return 0
+        layers = shape_of(config.model).layers
+        return layers // 3 if layers >= 2 * 3 else min(1, layers - 1)
 
     def _ranker(self, model: Any) -> dict[str, Any]:
         """Choose the ranker's input and the source of its score."""

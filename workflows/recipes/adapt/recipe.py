@@ -70,7 +70,7 @@ def build(config: Config) -> Outcome:
                 fused = fused_with_bm25(label, collection, retrieval, config, INTERPOLATED)
                 results.add(name, fused, seed=seed)
     trained = [(f"ranker over {last}", last), (WARM, "start model")]
-    if config.fast is not None:
+    if config.fast:
         trained.append((f"fast {last}", last))
     latest = {row.name: row for row in results.rows if not is_imported(row)}
     comparisons = [*(trained if config.train else []), ("start model", "BM25")]
@@ -156,7 +156,7 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
         **{key: values[key] for key in CollectionConfig.model_fields if key in values and key != "budget"},
         "recipe": "ar2",
         **{key: values[key] for key in ("rounds", "gate", "rerank")},
-        "fast": values.get("fast"),
+        "fast": values.get("fast") or None,
         "teacher": train.teacher,
         "retriever": {
             "model": values["model"],
