@@ -165,6 +165,14 @@ def test_a_link_leads_to_a_file() -> None:
     assert lost == []
 
 
+def test_the_files_of_the_walks_through_the_code_are_there() -> None:
+    page = (ROOT / "docs" / "pages" / "house.md").read_text()
+    files = re.findall(r"`(\w+/\w+\.py)`", page.partition("## Follow one thing")[2].partition("\n## ")[0])
+    assert len(files) > 30
+    code = [path for folder in ("components", "workflows") for path in (ROOT / folder).rglob("*.py")]
+    assert [file for file in files if not any(path.as_posix().endswith(f"/{file}") for path in code)] == []
+
+
 def test_an_anchor_that_the_readme_names_is_on_its_page() -> None:
     """MkDocs checks the anchors between pages."""
     links = re.findall(r"\]\((docs/[^)#]+)#([^)]+)\)", (ROOT / "README.md").read_text())
