@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -23,9 +24,9 @@ from sentence_transformers.util import semantic_search
 
 from sparring.components.models.configs import locate_model
 
-K, BATCH, EVALUATIONS = 100, 4, 2
-TIMED = 2
-"""Updates that are timed to learn how many fit. They are not those of the training."""
+K, BATCH, EVALUATIONS = 100, 32, 8
+TIMED = (5, 25)
+"""Updates of two trainings whose times say how many updates fit. They are not those of the training."""
 
 
 def main() -> None:
@@ -49,9 +50,12 @@ def main() -> None:
     moment = time.monotonic()
     evaluator(model)
     evaluation = time.monotonic() - moment
-    moment = time.monotonic()
-    _trainer(SentenceTransformer(start, device="cpu"), data, out, max_steps=TIMED).train()
-    update = (time.monotonic() - moment) / TIMED
+    moments = [time.monotonic()]
+    for updates in TIMED:
+        _trainer(SentenceTransformer(start, device="cpu"), data, out, max_steps=updates).train()
+        moments.append(time.monotonic())
+    short, long = np.diff(moments)
+    update = float(long - short) / (TIMED[1] - TIMED[0])
     left = seconds - (time.monotonic() - began) - (EVALUATIONS + 2) * evaluation
     steps = max(EVALUATIONS, int(left / update))
     every = steps // EVALUATIONS
@@ -65,7 +69,8 @@ def main() -> None:
         "load_best_model_at_end": True,
         "metric_for_best_model": "dev_cosine_mrr@10",
     }
-    _trainer(model, data, out, max_steps=steps, **measured).train()
+    trainer = _trainer(model, data, out, max_steps=steps, **measured)
+    trainer.train()
     ids = list(documents)
     asked = [query for query, _ in relevant["test"]]
     vectors = model.encode([documents[key] for key in ids], convert_to_tensor=True, show_progress_bar=False)
@@ -76,7 +81,8 @@ def main() -> None:
         for rank, hit in enumerate(hits, 1)
     ]
     out.write_text("".join(lines))
-    print(json.dumps({"updates": steps, "seconds": time.monotonic() - began, "seconds_per_update": update}))
+    seconds = time.monotonic() - began
+    print(json.dumps({"updates": steps, "chosen": trainer.state.best_global_step, "seconds": seconds}))
 
 
 def _trainer(
@@ -87,7 +93,7 @@ def _trainer(
         max_steps=max_steps,
         per_device_train_batch_size=BATCH,
         learning_rate=2e-5,
-        warmup_ratio=0.1,
+        warmup_steps=0.1,  # a share of the updates
         batch_sampler=BatchSamplers.NO_DUPLICATES,
         use_cpu=not torch.cuda.is_available(),
         report_to="none",

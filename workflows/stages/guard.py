@@ -40,7 +40,8 @@ def guard_rows(rows: list[Row], start: Model, config: CollectionConfig, guard: G
     """
     name = name_of(guard.data)
     measures = [measure for measure in config.evaluate.measures if not needs_answers(measure)]
-    replaced = {"split": guard.split, "select": None, "measures": measures, "other_qrels": {}, "other_rankings": {}}
+    replaced: dict[str, Any] = {"split": guard.split, "select": None, "measures": measures}
+    replaced |= {"other_qrels": {}, "other_rankings": {}}
     evaluate = config.evaluate.model_copy(update=replaced)
     settings = config.model_copy(update={"data": guard.data, "evaluate": evaluate, "contenders": {}})
     collection = Collection(settings)

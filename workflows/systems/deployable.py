@@ -258,10 +258,12 @@ def _of_the_last(outcome: Outcome) -> list[Row]:
     """List the last retriever's systems, or all without a retriever: first those reordered by the last ranker, then
     the others; later ones first."""
     rows = list(_ranked(outcome).values())
-    if outcome.retriever is not None:
-        fingerprint = outcome.retriever.fingerprint
-        dense = [row for row in rows if row.retriever is not None]
-        rows = [row for row in dense if row.retriever.retriever.fingerprint == fingerprint]
+    if (model := outcome.retriever) is not None:
+        rows = [
+            row
+            for row in rows
+            if row.retriever is not None and row.retriever.retriever.fingerprint == model.fingerprint
+        ]
     ranker = None if outcome.ranker is None else outcome.ranker.fingerprint
     reranked = [row for row in rows if row.ranker is not None and row.ranker.fingerprint == ranker]
     return [*reversed(reranked), *reversed([row for row in rows if row.ranker is None])]
