@@ -342,7 +342,7 @@ class Verdict:
             return f"{_answering(self.needs)}{f' It needs {needs}.' if needs else ''}{paid}"
         if self.milliseconds is None:
             return f"It needs {needs}.{paid}" if needs else paid.strip()
-        took = f"A query took {latency(self.milliseconds)} in this run{self._other_time} (with many queries at once)."
+        took = f"With many queries at once, a query took {latency(self.milliseconds)} in this run{self._other_time}."
         return f"{took}{f' It needs {needs}.' if needs else ''}{paid}"
 
     @property
@@ -368,7 +368,7 @@ class Verdict:
             return (
                 f"A difference of this size would be clear with about {times:.2g} times as many queries and trainings."
             )
-        queries = f"about {_round(times * entry.queries):,} {self.split} queries in all"
+        queries = f"about {_round(times * entry.queries):,} queries in all"
         return f"A difference of this size would be clear with {queries}."
 
     @property
