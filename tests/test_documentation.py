@@ -114,7 +114,7 @@ def test_the_reader_of_the_guide_reads_its_tables(tmp_path: Path, monkeypatch: p
     good, bad = source.read_qrels()
     assert (good.query_id, good.doc_id, good.split) == ("q1", "d1", "test")
     assert isinstance(bad, Bad)
-    assert bad.place.endswith("links.csv, line 3")
+    assert bad.place.endswith("links.csv:3")
 
 
 def test_the_objective_of_the_guide_trains_a_ranker(package: str, encoder: Path, tmp_path: Path) -> None:

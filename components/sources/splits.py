@@ -55,8 +55,8 @@ class Drawn:
                 yield record
                 continue
             if record.split in drawn:
-                there = f"the collection already has a split {record.split!r} ({record.place})"
-                raise UserError(f"data.hold_out: {there}. Use another name for yours.", code="unusable-name")
+                problem = f"the collection already has a split {record.split!r} ({record.place})"
+                raise UserError(f"data.hold_out: {problem}. Use another name for yours.", code="unusable-name")
             by = self._first.get(record.query_id, record.query_id)
             splits = (name for name, part in drawn.items() if part.of == record.split and part.draws(name, by))
             yield record._replace(split=next(splits, record.split))

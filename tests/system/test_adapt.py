@@ -62,7 +62,7 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     chosen = f"{in_prose(verdict['chosen'])} was chosen on the {selection['queries']} dev queries"
     values = {candidate["system"]: candidate["value"] for candidate in selection["candidates"]}
     assert verdict["selection_values"] == values
-    assert f"{chosen}, where it has {unsigned(values[verdict['chosen']])}." in printed
+    assert f"{chosen}, where it has {verdict['measure']} {unsigned(values[verdict['chosen']])}" in printed
     page = (adapted.runs / "tiny" / "report.html").read_text()
     assert all(str(prose(sentence)) in page for sentence in verdict["sentences"])
     assert "How the systems were chosen" in page

@@ -131,7 +131,7 @@ def test_other_judgements_are_not_divided(judged: Path, encoder: Path, tmp_path:
     inner = {**tiny.dpr(judged, encoder)}
     inner["evaluate"] = {"other_qrels": {"lenient": {"format": "beir", "path": str(judged)}}}
     config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
-    with pytest.raises(UserError, match=r"measured on 'lenient' too \(evaluate\.other_qrels\), whose queries are not"):
+    with pytest.raises(UserError, match=r"measured on 'lenient' too \(evaluate\.other_qrels or guard\), whose"):
         loading.read(config, [], tmp_path)
 
 

@@ -167,9 +167,9 @@ def _artifacts(
     results: Step | None,
 ) -> Json:
     """Return what a verdict takes from the records and sizes of a system's artifacts, and from its baseline's."""
-    asked = [cost for cost in spent if cost.system in (name, baseline)]
-    cost = next((cost for cost in asked if cost.system == name), None)
-    timed = {entry["system"]: entry for entry in costs(asked, store, metrics["rows"])}
+    compared = [cost for cost in spent if cost.system in (name, baseline)]
+    cost = next((cost for cost in compared if cost.system == name), None)
+    timed = {entry["system"]: entry for entry in costs(compared, store, metrics["rows"])}
     milliseconds = {system: 1000 * entry["query"] for system, entry in timed.items() if entry["query"]}
     selection = choice(results, store)
     data = next((row.data for row in systems if row.name == name), None)

@@ -391,9 +391,9 @@ class Verdict:
         dearer = f" {in_prose(best)} has {unsigned(values[best])} there, too little more for what it costs."
         rival = None if self.comparison is None else self.comparison.baseline
         beaten = rival in values and rival not in (self.chosen, best)
-        others = f", and {in_prose(rival)} {unsigned(values[rival])}" if rival is not None and beaten else ""
+        baseline = f", and {in_prose(rival)} {unsigned(values[rival])}" if rival is not None and beaten else ""
         return (
-            f"{name} was chosen on {queries}, where it has {self.measure} {unsigned(values[self.chosen])}{others}."
+            f"{name} was chosen on {queries}, where it has {self.measure} {unsigned(values[self.chosen])}{baseline}."
             f"{'' if best == self.chosen else dearer}"
         )
 

@@ -27,16 +27,18 @@ def with_early(outcome: Outcome, results: Results, comparisons: Sequence[tuple[s
         new = next(row for row, last in zip(results.rows, stages, strict=True) if last == place)
         measured = {name: level for name, level in expenses.items() if name in names}
         missing = {name: level for name, level in expenses.items() if name not in names}
-        own = [row for row in rows if row.data.fingerprint == outcome.data.fingerprint]
-        retrievals = [row.retriever for row in own if row.retriever is not None]
+        rows_here = [row for row in rows if row.data.fingerprint == outcome.data.fingerprint]
+        retrievals = [row.retriever for row in rows_here if row.retriever is not None]
         early.append(
             replace(
                 outcome,
                 results=replace(results_step, label=f"{results_step.label} {moment}", phase=new.metrics.phase),
                 rows=rows,
                 retrieval=retrievals[-1],
-                ranker=next((row.ranker for row in reversed(own) if row.ranker is not None), None),
-                costs=tuple(cost_of(row) for row in {row.name: row for row in own if not is_imported(row)}.values()),
+                ranker=next((row.ranker for row in reversed(rows_here) if row.ranker is not None), None),
+                costs=tuple(
+                    cost_of(row) for row in {row.name: row for row in rows_here if not is_imported(row)}.values()
+                ),
                 levels=measured,
                 pictures=(),
                 interim=Interim(moment, measured, missing),

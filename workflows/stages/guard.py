@@ -54,13 +54,13 @@ def guard_rows(rows: list[Row], start: Model, config: CollectionConfig, guard: G
             label = f"{seeded(row.name, row.seed, config)} on {name}"
             retriever = Model(row.system.retriever, tokens, row.system.model.objective)
             results.add(row.name, refresh(label, collection, retriever, settings), seed=row.seed, round=row.round)
-    known = {node.fingerprint for node in graph(node for row in rows for node in row.steps)}
-    return [replace(row, metrics=_labelled(row.metrics, known, name)) for row in results.rows]
+    first = {node.fingerprint for node in graph(node for row in rows for node in row.steps)}
+    return [replace(row, metrics=_labelled(row.metrics, first, name)) for row in results.rows]
 
 
-def _labelled(metrics: Step, known: set[str], name: str) -> Step:
-    """Name the collection in the labels of the steps that are not `known`."""
-    new = [node for node in graph([metrics]) if node.fingerprint not in known and name not in node.label]
+def _labelled(metrics: Step, first: set[str], name: str) -> Step:
+    """Name the collection in the labels of the steps that the `first` collection has not."""
+    new = [node for node in graph([metrics]) if node.fingerprint not in first and name not in node.label]
     return relabelled(metrics, {node.fingerprint: f"{node.label} ({name})" for node in new})
 
 
@@ -69,11 +69,11 @@ def guarded_by(rows: list[Row], guards: list[Row]) -> dict[tuple[str, int], list
     beside those of the start model."""
     by_retriever = {row.system.retriever.fingerprint: row for row in guards if isinstance(row.system, Dense)}
     start = next(row.metrics for row in guards if row.name == START)
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    losses: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         parts = [] if row.system is None else [part for part in parts_of(row.system) if isinstance(part, Dense)]
         measured = [by_retriever.get(part.retriever.fingerprint) for part in parts]
         trained = [guard.metrics for guard in measured if guard is not None and guard.trained]
         if trained:
-            found[row.name, row.seed] = [{"metrics": metrics, "start": start} for metrics in trained]
-    return found
+            losses[row.name, row.seed] = [{"metrics": metrics, "start": start} for metrics in trained]
+    return losses

@@ -66,10 +66,10 @@ def _needs(entries: list[dict[str, Any]], limits: Mapping[str, float], measure: 
     needs: dict[str, float] = {}
     if limits.keys() - {GUARD}:
         measured = entries[-1]["measured"]
-        found = {} if isinstance(measured, str) else read_json(measured / NEEDED)
-        if not found or "reason" in found:
+        latency = {} if isinstance(measured, str) else read_json(measured / NEEDED)
+        if not latency or "reason" in latency:
             return None
-        needs |= found
+        needs |= latency
     by_retriever = zip(*(entry["guard"] for entry in entries if "guard" in entry), strict=True)
     lost = [
         float(np.mean([_mean(part["start"], measure) - _mean(part["metrics"], measure) for part in seeds]))

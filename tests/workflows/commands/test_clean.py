@@ -175,7 +175,7 @@ def test_a_run_of_another_config_is_not_taken_for_ones_own(played: Place, tmp_pa
     tiny.write(place.config, {**tree, "evaluate": {"measures": ["R@5"]}})
     before = tiny.contents(place.folder)
     assert place("clean", "--whole") == 2
-    assert "tiny: the config was changed since this run; accepted: this folder in place of the" in said()[1]
+    assert "tiny: the config was changed since this run. To remove the run's artifacts, give this" in said()[1]
     assert tiny.contents(place.folder) == before
 
 

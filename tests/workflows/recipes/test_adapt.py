@@ -504,10 +504,10 @@ def test_neighbours_can_be_left_out_and_every_seed_has_its_own(tmp_path: Path, t
 
 
 def test_a_limit_on_latency_adds_a_smaller_retriever_unless_the_user_refuses(tree: dict[str, Any]) -> None:
-    found = {"queries": {"train": 1000, "dev": 100, "test": 100}}
-    fast = of({**tree, "budget": {"p95_ms": 50}}, **found).fast
+    survey = {"queries": {"train": 1000, "dev": 100, "test": 100}}
+    fast = of({**tree, "budget": {"p95_ms": 50}}, **survey).fast
     assert fast
     assert fast.layers == 1
-    assert of({**tree, "budget": {"memory_gb": 4}}, **found).fast is None
-    assert of({**tree, "budget": {"p95_ms": 50}, "fast": False}, **found).fast is False
-    assert of({**tree, "budget": {"p95_ms": 50}, "train": False}, **found).fast is None
+    assert of({**tree, "budget": {"memory_gb": 4}}, **survey).fast is None
+    assert of({**tree, "budget": {"p95_ms": 50}, "fast": False}, **survey).fast is False
+    assert of({**tree, "budget": {"p95_ms": 50}, "train": False}, **survey).fast is None

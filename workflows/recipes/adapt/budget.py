@@ -87,7 +87,7 @@ def fit(
     that gave way are the first to be raised again, as far as the time allows.
     """
     changes, total = list[Change](), seconds(config)
-    made: list[Concession] = []
+    concessions_made: list[Concession] = []
     for concede in concessions:
         concession = concede(config) if total > limit else None
         if concession is None:
@@ -100,8 +100,10 @@ def fit(
             changes = [change for change in changes if change.key not in option]
             changes += [Change(key=key, value=value, reason=concession.reason) for key, value in option.items()]
             config, total = shorter, reduced
-            made.append(concession._replace(options=concession.options[: concession.options.index(option) + 1]))
-    for concession in reversed(made) if total <= limit else []:
+            concessions_made.append(
+                concession._replace(options=concession.options[: concession.options.index(option) + 1])
+            )
+    for concession in reversed(concessions_made) if total <= limit else []:
         for option in concession.options:
             raised = _with(config, option)
             if seconds(raised) <= limit:
