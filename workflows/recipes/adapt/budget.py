@@ -100,9 +100,8 @@ def fit(
             changes = [change for change in changes if change.key not in option]
             changes += [Change(key=key, value=value, reason=concession.reason) for key, value in option.items()]
             config, total = shorter, reduced
-            concessions_made.append(
-                concession._replace(options=concession.options[: concession.options.index(option) + 1])
-            )
+            milder = concession.options[: concession.options.index(option) + 1]
+            concessions_made.append(concession._replace(options=milder))
     for concession in reversed(concessions_made) if total <= limit else []:
         for option in concession.options:
             raised = _with(config, option)
