@@ -24,8 +24,8 @@ from sentence_transformers.util import semantic_search
 
 from sparring.components.models.configs import locate_model
 
-K, BATCH, EVALUATIONS = 100, 32, 8
-TIMED = (5, 25)
+K, BATCH, EVALUATIONS = 100, 32, 4
+TIMED = (1, 3)
 """Updates of two trainings whose times say how many updates fit. They are not those of the training."""
 
 
