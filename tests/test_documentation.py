@@ -166,7 +166,7 @@ def test_a_link_leads_to_a_file() -> None:
 
 
 def test_the_files_of_the_walks_through_the_code_are_there() -> None:
-    page = (ROOT / "docs" / "pages" / "house.md").read_text()
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     files = re.findall(r"`(\w+/\w+\.py)`", page.partition("## Follow one thing")[2].partition("\n## ")[0])
     assert len(files) > 30
     code = [path for folder in ("components", "workflows") for path in (ROOT / folder).rglob("*.py")]
