@@ -1,4 +1,4 @@
-"""What people write who have sentence-transformers alone: fine-tune a bi-encoder on questions and their paragraphs.
+"""Fine-tuning of a bi-encoder with sentence-transformers alone, as its documentation shows it.
 
     python -m tests.benchmarks.plain_training FOLDER SECONDS RANKING
 

@@ -134,8 +134,8 @@ class Export:
             raise UserError(f"{to}: is where a disk is mounted, which cannot be replaced; accepted: {to}/NAME")
         mined = group_files.made(self.experiment, store) if self.groups is not None else []
         sentences = isinstance(self.experiment.config, SentencesConfig)
+        models = [step for step in (outcome.retriever, outcome.ranker) if step is not None]
         if outcome.unmeasured or (sentences and not outcome.ranked):
-            models = [step for step in (outcome.retriever,) if step is not None]
             for step in models:
                 finished(store, step)
             store.fetch(models, "model")
@@ -148,7 +148,6 @@ class Export:
         deployed = deployable.exported(outcome, store) if name is None else deployable.chosen(outcome, name)
         deployment = deployable.of_folder(deployed)
         config = system_folder.fetch(deployment, store)
-        models = [step for step in (outcome.retriever, outcome.ranker) if step is not None]
         read = [outcome.data, *models, *self._measured_rankings.values()]
         for step in read:
             finished(store, step)

@@ -27,7 +27,10 @@ from sparring.workflows.store import attempts, transfer
 from sparring.workflows.store.dag import Function, description
 from sparring.workflows.store.progress import Progress
 
-SHARDS, LEAST_ROWS = 32, 256
+SHARDS = 32
+"""Number of shards that give every worker work."""
+LEAST_ROWS = 256
+"""Number of rows from which batches of similar lengths need little padding."""
 
 
 def shard_size(rows: int, most: int) -> int:

@@ -74,15 +74,13 @@ def build(config: Config) -> Outcome:
         trained.append((f"fast {last}", last))
     latest = {row.name: row for row in results.rows if not is_imported(row)}
     comparisons = [*(trained if config.train else []), ("start model", "BM25")]
-    guards: dict[str, Any] = {}
     if config.guard is not None:
         start_model = collection.initial_model("start retriever", config.model)
         rows = guard_rows(results.rows, start_model, config, config.guard)
-        guards = {"guards": guarded_by(results.rows, rows), "guard_loss": config.guard.loss}
+        base = replace(base, guards=guarded_by(results.rows, rows), guard_loss=config.guard.loss)
         results.rows += rows
     outcome = replace(
         base,
-        **guards,
         results=results.gather(comparisons),
         rows=results.rows,
         costs=tuple(cost_of(row) for row in latest.values()),
